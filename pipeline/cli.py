@@ -1,0 +1,100 @@
+"""The `pipeline` command: which commands there are, and how an error becomes one line and an exit code.
+
+Exit 0 done, 2 the user's to mend, 1 a bug with its traceback.
+"""
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipeline.commands import cache, shards
+from pipeline.commands.cache_teacher import cache_teacher
+from pipeline.commands.demo import demo
+from pipeline.commands.doctor import doctor
+from pipeline.commands.evaluate import evaluate
+from pipeline.commands.plan import plan
+from pipeline.commands.report import report
+from pipeline.commands.run import run
+from pipeline.commands.train import train
+from pipeline.contract.errors import Interrupted, NotThereYet, PipelineError
+
+NOT_THERE_YET = {
+    "pilot": "the extrapolated cost of a shard; 'pipeline cache stats' tells what a captured one weighs",
+    "diagnose": "boundary, removal and transition records; 'pipeline report' shows losses, phases and budgets",
+    "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
+    "export": "a plain Hugging Face folder; a run's phases/phase-P folders load with stage2_student.register",
+    "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
+    "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
+    "repair": "see 'pipeline cache-teacher', which redoes broken shards and no others",
+    "audit": "re-scoring on another engine; 'pipeline cache stats' shows the rows that a fresh forward scored again",
+    "gc": "removal of orphans; 'pipeline cache-teacher' sweeps what killed writers left",
+}
+
+
+class Commands(TyperGroup):
+    """A group that refuses by name what the design has and this version has not."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0] in NOT_THERE_YET:
+            raise NotThereYet(f"'pipeline {args[0]}': is not in this version ({NOT_THERE_YET[args[0]]})")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Distil language models from one cached teacher pass: cache-teacher once, then train as many students as you like.",
+)
+app.command("demo", epilog="Example: pipeline demo")(demo)
+app.command("cache-teacher", epilog="Example: pipeline cache-teacher --shard fineweb-10bt")(cache_teacher)
+app.command("train", epilog="Example: pipeline train --norm post --curriculum grow")(train)
+app.command("evaluate", epilog="Example: pipeline evaluate demo-2x2/post-grow-seed42")(evaluate)
+app.command("run", epilog="Example: pipeline run demo-2x2")(run)
+app.command("plan", epilog="Example: pipeline plan paper-2x2")(plan)
+app.command("report", epilog="Example: pipeline report demo-2x2")(report)
+app.command("doctor", epilog="Example: pipeline doctor")(doctor)
+app.add_typer(shards.app, name="shards")
+cache.app.info.cls = Commands
+app.add_typer(cache.app, name="cache")
+
+
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Of the click that typer carries inside; typer itself exports only its children."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code. Anything but the user's errors is a bug and keeps its traceback."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # our own lines say more
+    try:
+        code = app(args=arguments, prog_name="pipeline", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except PipelineError as error:
+        return _say(str(error))
+    except UsageError as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say(str(Interrupted("interrupted; what is finished is kept, run the same command again to go on")))
+
+
+def _usage(error: Any) -> int:
+    message = error.format_message()
+    if "\n" in message:  # a group without a command: the message is its help
+        print(message)
+        return 2
+    return _say(f"{message}; see '{error.ctx.command_path if error.ctx else 'pipeline'} --help'")
+
+
+def _say(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

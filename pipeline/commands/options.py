@@ -1,0 +1,46 @@
+"""Options that commands share, and how they speak: results on stdout, everything else on stderr."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a manifest's key; may be given often.")]
+RootOption = Annotated[str | None, typer.Option("--root", help="Where artifacts live [default: $PIPELINE_HOME or ./artifacts].")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ShardOption = Annotated[str, typer.Option("--shard", help="A shard's name, or a path to its YAML file.")]
+
+log = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def only_results_on_stdout() -> Iterator[None]:
+    """Send what libraries print to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def print_json(value: Any) -> None:
+    """One object on stdout; NaN and infinities, which JSON has not, as null."""
+    print(json.dumps(_finite(value)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value

@@ -1,0 +1,97 @@
+"""`pipeline run`: cache, students, report; only what is not current, and why."""
+
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.commands.cache_teacher import run_capture
+from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.train import run_student, student_job
+from pipeline.contract.atomic_io import write_text
+from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.manifest.find import load_experiment
+from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
+from pipeline.workflow import Stage, Workflow
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(help="An experiment's name, or a path to its YAML file.")],
+    overrides: SetOption = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Processes a student is trained with.")] = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make everything an experiment needs and is not there yet: one teacher pass, its students, the report."""
+    workflow = workflow_of(experiment, overrides, root)
+    with only_results_on_stdout():
+        summary, text = run_workflow(workflow, devices)
+    if as_json:
+        print_json(summary)
+    else:
+        out.print(f"{text}\n\nreport: {summary['report']}")
+
+
+def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) -> Workflow:
+    """Bind an experiment to the command line."""
+    shard, student = split_by_owner(read_overrides(overrides or []))
+    return Workflow(load_experiment(experiment), ArtifactRoot.resolve(root), shard, student)
+
+
+def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any], str]:
+    """Bring every stage up to date; returns what `--json` prints, and table 1 as text."""
+    stages = workflow.stages()
+    for stage in stages:
+        log.print(f"{stage.name}: {stage.state} ({stage.reason})")
+    teacher_passes = _capture(workflow, stages[0])
+    for stage, (name, _), layer in zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True):
+        _student(workflow, stage, name, layer, devices)
+    report = write_report(workflow)
+    results = [folder.read("result") for folder in workflow.runs()]
+    summary = {
+        "experiment": workflow.experiment.name,
+        "teacher_passes": teacher_passes,
+        "students": [student_summary(result) for result in results],
+        "table_1": report.table_1,
+        "stages": [stage.as_json() for stage in stages],
+        "report": str(report.page),
+    }
+    return summary, table_text(report)
+
+
+def _capture(workflow: Workflow, stage: Stage) -> int:
+    if stage.state == "current":
+        return 0
+    summary = run_capture(workflow.experiment.shard, workflow.shard_overrides, workflow.root, "all")
+    return int(summary["shards_written"] > 0)
+
+
+def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any], devices: int | None) -> None:
+    if stage.state == "current":
+        return
+    if stage.state == "stale":  # an experiment owns its runs: a student of other settings is made anew
+        from stage2_student.job import restart
+
+        restart(workflow.root.run(name))
+    run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
+
+
+def write_report(workflow: Workflow) -> Any:
+    """Write the report and note what it was made from."""
+    from pipeline.report.build import build_report
+
+    experiment, folder = workflow.experiment, workflow.root.report(workflow.experiment.name)
+    report = build_report(experiment.name, workflow.runs(), folder, caveat=experiment.caveat, about=experiment.about)
+    write_text(folder / "inputs.txt", workflow.report_inputs() + "\n")
+    return report
+
+
+def table_text(report: Any) -> str:
+    from pipeline.report.build import table_1_text
+
+    return table_1_text(report)
+
+
+def student_summary(result: dict[str, Any]) -> dict[str, Any]:
+    """One student's line of `--json`."""
+    keys = ("run", "norm", "curriculum", "seed", "val_ce_start", "val_ce", "val_kl", "val_kd", "val_ppl", "kl_kind", "teacher_ce", "steps_executed")
+    return {key: result[key] for key in keys}

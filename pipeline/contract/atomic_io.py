@@ -1,0 +1,119 @@
+"""Files that are either whole or not there: temp, fsync, rename, fsync the folder.
+
+The promise behind every artifact: a reader never meets a half-written file under its final name, whatever
+kills the writer (SIGKILL, a full disk, a power cut).
+"""
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.contract.errors import PipelineError
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _full_disk(error: OSError, path: Path) -> PipelineError:
+    return PipelineError(
+        f"{path}: {error.strerror} while writing; nothing half-written was kept: free some space and run the same command again"
+    )
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an out-of-space `OSError` into one line that names `path`.
+
+    Raises:
+        PipelineError: on ENOSPC, EDQUOT or EFBIG.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _full_disk(error, path) from error
+        raise
+
+
+@contextmanager
+def temporary_path(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; what is still there at the end is removed. Publish it in between.
+
+    Raises:
+        PipelineError: when the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    try:
+        with disk_errors(path):
+            yield temporary
+    finally:
+        remove(temporary)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary path (file or folder) that becomes `path` only if the body ends without an exception.
+
+    A folder replaces an existing folder of the same name.
+
+    Raises:
+        PipelineError: when the disk is full.
+    """
+    with temporary_path(path) as temporary:
+        yield temporary
+        publish(temporary, path)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Make a complete `temporary` file or folder visible as `path`, durably."""
+    if temporary.is_dir():
+        for child in sorted(temporary.rglob("*")):
+            _fsync(child)
+    _fsync(temporary)
+    if temporary.is_dir() and path.exists():
+        retired = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-retired"
+        path.rename(retired)
+        temporary.rename(path)
+        shutil.rmtree(retired)
+    else:
+        temporary.rename(path)
+    _fsync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sweep_temporaries(folder: Path) -> None:
+    """Remove what killed writers left in `folder`. Call it only where no other writer is at work."""
+    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        remove(leftover)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the given order, the same bytes for the same value."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,86 @@
+"""The settings of one student run. The defaults are the paper's (Ren et al. 2026, section 'Hyperparameters')."""
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+
+from pipeline.contract.errors import NotThereYet
+from pipeline.contract.manifest.strict import Strict
+
+Norm = Literal["pre", "post"]
+Curriculum = Literal["joint", "grow", "freeze"]
+
+
+class ModelShape(Strict):
+    """K blocks of L decoder layers; every other size is the teacher's."""
+
+    blocks: PositiveInt = 3
+    layers_per_block: PositiveInt = 3
+    initializer_range: PositiveFloat = Field(0.02, description="std of a new block's weights")
+    new_block: Literal["random", "zero_out"] = Field("random", description="zero_out: o_proj and down_proj start at zero")
+
+
+class Freeze(Strict):
+    """What stays trainable besides the new block, from phase 1 of `curriculum: freeze` on."""
+
+    keep: list[Literal["head", "boundary_norm"]] = []
+
+
+class StudentManifest(Strict):
+    """One student run."""
+
+    name: str | None = Field(None, description="of the run; derived from shard, norm, curriculum and seed when not given")
+    norm: Norm = "pre"
+    curriculum: Curriculum = "joint"
+    seed: NonNegativeInt = 42
+    model: ModelShape = ModelShape()
+    freeze: Freeze = Freeze()
+
+    steps: PositiveInt = Field(50_000, description="optimizer steps a phase")
+    global_batch_size: PositiveInt = Field(64, description="documents a step")
+    micro_batch_tokens: PositiveInt = Field(16_384, description="padded input tokens a micro-batch holds at most (one document may exceed it)")
+    learning_rate: PositiveFloat = 1e-4
+    learning_rate_min: NonNegativeFloat = 1e-6
+    warmup_ratio: float = Field(0.015, ge=0, lt=1, description="of the phase's steps, at least one step")
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    adam_epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    gradient_clip: PositiveFloat = Field(0.5, description="global L2 norm")
+
+    alpha: NonNegativeFloat = Field(0.7, description="weight of the distillation term")
+    gamma: NonNegativeFloat = Field(0.3, description="weight of the cross-entropy term")
+    temperature: PositiveFloat = 1.0
+    tail: Literal["bucket", "renormalize", "renormalize_one_sided"] = "bucket"
+
+    order: Literal["fixed", "reshuffle"] = Field("fixed", description="document order in later passes")
+    data: Literal["continue", "rewind", "fresh"] = Field("continue", description="where a phase starts in the documents")
+
+    eval_interval: PositiveInt = Field(2000, description="optimizer steps between evaluations; also at step 0 and at each phase's end")
+    checkpoint_interval: PositiveInt = 1000
+    keep_checkpoints: PositiveInt = 2
+
+    precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
+    zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")
+    gradient_checkpointing: bool = True
+
+    @field_validator("temperature")
+    @classmethod
+    def _only_captured(cls, value: float) -> float:
+        if value != 1.0:
+            raise NotThereYet(f"temperature={value}: caches of this version hold temperature 1.0 only; use --set temperature=1")
+        return value
+
+    @field_validator("norm", mode="before")
+    @classmethod
+    def _placement(cls, value: Any) -> Any:
+        if isinstance(value, list) or (isinstance(value, str) and (value == "auto" or "," in value)):
+            raise NotThereYet(f"norm={value}: this version takes one placement for all phases; use 'pre' or 'post'")
+        return value
+
+    @field_validator("zero", mode="before")
+    @classmethod
+    def _stages(cls, value: Any) -> Any:
+        if value == 3:
+            raise NotThereYet("zero=3: this version trains with ZeRO 0, 1 and 2; use --zero 2")
+        return value

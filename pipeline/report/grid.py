@@ -1,0 +1,80 @@
+"""One neutral table, from which Markdown, CSV and HTML all come: the twins cannot disagree.
+
+A cell is a number, a text that stands where a number is missing, or None where nothing belongs.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """`spec` formats numbers (empty: a column of text); `paper` marks what the paper published."""
+
+    name: str
+    spec: str = ""
+    paper: bool = False
+
+    def text(self, cell: Cell) -> str:
+        if cell is None:
+            return ""
+        return cell if isinstance(cell, str) else format(cell, self.spec)
+
+    def kind(self, cell: Cell) -> str:
+        """CSS classes of a cell: `gap` is a text where a number would stand."""
+        if not self.spec:
+            return "text"
+        return "gap" if isinstance(cell, str) else "number paper" if self.paper else "number"
+
+
+@dataclass(frozen=True)
+class Table:
+    """`slug` names the CSV file; `notes` stand under the table, in every twin but the CSV."""
+
+    slug: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def texts(self) -> list[list[str]]:
+        return [[column.text(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def html_rows(self) -> list[list[tuple[str, str]]]:
+        """(CSS class, text) of every cell, numbers with a typographic minus."""
+        return [[self._html_cell(column, cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    @staticmethod
+    def _html_cell(column: Column, cell: Cell) -> tuple[str, str]:
+        text = column.text(cell)
+        return column.kind(cell), text if isinstance(cell, str) else text.replace("-", "\N{MINUS SIGN}")
+
+
+def markdown(table: Table) -> str:
+    """Title, an aligned pipe table, then the notes; readable in a terminal as it is."""
+    body = [[text.replace("|", r"\|") for text in row] for row in table.texts()]
+    header = [column.name for column in table.columns]
+    widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]
+    right = [bool(column.spec) for column in table.columns]
+    rule = [("-" * (width - 1) + ":") if flush else "-" * width for width, flush in zip(widths, right, strict=True)]
+    lines = [_line(row, widths, right) for row in [header, rule, *body]]
+    return "\n".join([table.title, "", *lines, *(f"\n{note}" for note in table.notes)]) + "\n"
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    cells = [text.rjust(width) if flush else text.ljust(width) for text, width, flush in zip(row, widths, right, strict=True)]
+    return f"| {' | '.join(cells)} |"
+
+
+def csv_text(table: Table) -> str:
+    """Header and rows; numbers unrounded, so that whoever reads the file rounds once."""
+    out = io.StringIO()
+    writer: Any = csv.writer(out, lineterminator="\n")
+    writer.writerow(column.name for column in table.columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    return out.getvalue()

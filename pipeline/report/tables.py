@@ -1,0 +1,179 @@
+"""The tables of the report, ours beside the paper's. Pure: runs in, `Table` out; no torch, no matplotlib."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.report.cells import SeedMean, difference, seed_mean
+from pipeline.report.grid import Cell, Column, Table
+from pipeline.report.notes import left_out, seed_note, unequal_seeds
+from pipeline.report.paper import Paper
+from pipeline.report.records import Phase, Run, finite
+
+NORMS = ("pre", "post")
+COMPARED = ("joint", "grow")
+NEEDS_BOTH = "needs both"
+
+
+def table_1(runs: Sequence[Run]) -> dict[str, Any]:
+    """Validation CE at the endpoint: `{"joint": {"pre", "post", "delta"}, "grow": {...}, "interaction"}`.
+
+    Nats a target token, unrounded means over seeds; delta = post - pre, interaction = delta grow - delta joint
+    (table 1 of the paper). None where a run is missing or has a problem.
+    """
+    return contrast({(c, norm): seed_mean(runs, c, norm).value for c in COMPARED for norm in NORMS})
+
+
+def contrast(values: dict[tuple[str, str], float | None]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for curriculum in COMPARED:
+        pre, post = values[curriculum, "pre"], values[curriculum, "post"]
+        rows[curriculum] = {"pre": pre, "post": post, "delta": difference(post, pre)}
+    return {**rows, "interaction": difference(rows["grow"]["delta"], rows["joint"]["delta"])}
+
+
+def validation_ce(runs: Sequence[Run], paper: Paper) -> Table:
+    """Table 1, with the sentence on seeds and tokens under it."""
+    ours = table_1(runs)
+    cells = [seed_mean(runs, curriculum, norm) for curriculum in COMPARED for norm in NORMS]
+    rows = [_placement_row(runs, paper.table_1[curriculum], curriculum) for curriculum in COMPARED]
+    interaction = _or_gap(ours["interaction"])
+    rows.append(("interaction", None, None, None, None, interaction, paper.interaction, None))
+    notes = [*seed_note(runs, cells), *_by_seed(cells), *left_out(cells)]
+    notes.append("CE in nats per target token at the end of training; interaction = (post - pre) under grow less (post - pre) under joint.")
+    return Table(
+        "table-1", "Table 1. Validation CE by curriculum and norm placement", _placement_columns("curriculum"), tuple(rows), tuple(notes)
+    )
+
+
+def _placement_columns(label: str) -> tuple[Column, ...]:
+    values = [column for norm in NORMS for column in (Column(norm, ".4f"), Column(f"{norm}, paper", ".4f", paper=True))]
+    return (Column(label), *values, Column("post - pre", "+z.4f"), Column("post - pre, paper", "+z.4f", paper=True), Column("seeds", "d"))
+
+
+def _placement_row(runs: Sequence[Run], paper: Any, curriculum: str) -> tuple[Cell, ...]:
+    pre, post = (seed_mean(runs, curriculum, norm) for norm in NORMS)
+    delta = _or_gap(difference(post.value, pre.value))
+    seeds: Cell = pre.n if pre.n == post.n else f"pre {pre.n}, post {post.n}"
+    return (curriculum, pre.shown, paper["pre"], post.shown, paper["post"], delta, paper["delta"], seeds)
+
+
+def _or_gap(value: float | None) -> Cell:
+    return NEEDS_BOTH if value is None else value
+
+
+def _by_seed(cells: Sequence[SeedMean]) -> list[str]:
+    """The interaction of every seed that all four cells hold: its sign by seed says more than a mean."""
+    shared = set.intersection(*(set(cell.by_seed) for cell in cells))
+    if len(shared) < 2:
+        return []
+    keys = [(curriculum, norm) for curriculum in COMPARED for norm in NORMS]
+    each = {seed: contrast({key: cell.by_seed[seed] for key, cell in zip(keys, cells, strict=True)}) for seed in shared}
+    said = ", ".join(f"{each[seed]['interaction']:+.4f} (seed {seed})" for seed in sorted(each, key=str))
+    return [f"Interaction by seed: {said}."]
+
+
+def single_block(runs: Sequence[Run], paper: Paper) -> Table:
+    """Table 2: the one-block student at the end of phase 0 of the grow runs."""
+    measures = (("ce", ".4f"), ("kd", ".4f"), ("ppl", ",.2f"))
+    columns = [Column("placement")]
+    for name, spec in measures:
+        title = {"kd": "KD loss"}.get(name, name.upper())
+        columns += [Column(title, spec), Column(f"{title}, paper", spec, paper=True)]
+    rows = []
+    for norm in NORMS:
+        row: list[Cell] = [norm]
+        for name, _ in measures:
+            row += [seed_mean(runs, "grow", norm, name, phase=0).shown, paper.single_block[norm][name]]
+        rows.append((*row, seed_mean(runs, "grow", norm).n))
+    cells = [seed_mean(runs, "grow", norm) for norm in NORMS]
+    notes = ("The endpoint of phase 0 of the grow runs: one block under the head.", *left_out(cells))
+    return Table("table-2", "Table 2. A single block", (*columns, Column("seeds", "d")), tuple(rows), notes)
+
+
+def freeze_penalty(runs: Sequence[Run], paper: Paper) -> Table | None:
+    """Table A3, only where there are freeze runs; penalty = CE(freeze) - CE(grow)."""
+    if not any(run.curriculum == "freeze" for run in runs):
+        return None
+    rows = [_placement_row(runs, paper.freeze[curriculum], curriculum) for curriculum in ("grow", "freeze")]
+    pre, post = (_or_gap(difference(seed_mean(runs, "freeze", norm).value, seed_mean(runs, "grow", norm).value)) for norm in NORMS)
+    rows.append(("penalty", pre, paper.freeze_penalty, post, paper.freeze_penalty, None, None, None))
+    cells = [seed_mean(runs, curriculum, norm) for curriculum in ("grow", "freeze") for norm in NORMS]
+    definition = "CE in nats per target token; penalty = freeze - grow. The paper gives one penalty for both placements."
+    notes = (*unequal_seeds(cells), *left_out(cells), definition)
+    return Table(
+        "table-a3", "Table A3. Validation CE when finished blocks are frozen", _placement_columns("curriculum"), tuple(rows), notes
+    )
+
+
+def per_phase(runs: Sequence[Run]) -> Table:
+    """Every phase endpoint of every run; a phase without a record has a row that says so."""
+    columns = (
+        *(Column("run"), Column("phase", "d"), Column("norm"), Column("active layers", "d"), Column("steps", ",d")),
+        *(Column("CE", ".4f"), Column("KL", ".4f"), Column("KL kind"), Column("KD", ".4f"), Column("PPL", ",.2f")),
+    )
+    rows = [
+        _phase_row(run, index) for run in runs for index in range(max([run.expected_phases, *(phase.index + 1 for phase in run.phases)]))
+    ]
+    notes = ("CE, KL and KD in nats per target token on the validation documents at the end of each phase; PPL = exp(CE).",)
+    return Table("phases", "Endpoints of every phase", columns, tuple(rows), notes)
+
+
+def _phase_row(run: Run, index: int) -> tuple[Cell, ...]:
+    phase = run.phase(index)
+    if phase is None:
+        return (run.label, index, run.norm, None, None, run.problem_kind, None, None, None, None)
+    ce, kl, kd, ppl = (_shown(phase, name) for name in ("ce", "kl", "kd", "ppl"))
+    return (run.label, index, phase.norm, phase.active_layers, phase.steps, ce, kl, run.result.get("kl_kind", "unknown"), kd, ppl)
+
+
+def _shown(phase: Phase, name: str) -> Cell:
+    value = phase.values[name]
+    if finite(value) is not None:
+        return value
+    return "missing" if value is None else "NaN"
+
+
+def budgets(runs: Sequence[Run], paper: Paper) -> Table:
+    """Table A2, measured: what each run was given; the paper's rows below."""
+    counts = [Column(f"{what} tokens", ",.0f") for what in ("total", "unique", "active-layer")]
+    columns = (Column("run"), Column("phases", "d"), Column("active layers"), *counts)
+    keys = ("tokens_total", "tokens_unique", "active_layer_tokens")
+    rows: list[tuple[Cell, ...]] = []
+    for run in runs:
+        layers = ", ".join(str(phase.active_layers) for phase in run.phases)
+        rows.append((run.label, len(run.phases) or run.problem_kind, layers, *(_recorded(run, key) for key in keys)))
+    for row in paper.budgets:
+        layers = ", ".join(map(str, row.layers))
+        rows.append(
+            (f"paper: {row.name}", row.phases, layers, row.total_tokens, row.unique_tokens, row.total_tokens / row.phases * sum(row.layers))
+        )
+    notes = (
+        "Target tokens, counted in training; active-layer tokens = sum over steps of target tokens x active layers.",
+        "The paper's active-layer tokens are worked out here from its other columns, phases taken as equally long.",
+    )
+    return Table("budgets", "Table A2. Training budgets", columns, tuple(rows), notes)
+
+
+def _recorded(run: Run, key: str) -> Cell:
+    value = run.number(key)
+    return (run.problem_kind or "missing") if value is None else value
+
+
+def run_summary(runs: Sequence[Run], paper: Paper) -> Table:
+    """Start and end of every run beside its teacher."""
+    values = [Column(name, ".4f") for name in ("start CE", "end CE", "drop", "teacher CE")]
+    columns = (Column("run"), Column("seed", "d"), *values, Column("parameters", ",.0f"))
+    notes = (
+        "CE in nats per target token on the validation documents; drop = start - end.",
+        f"The paper states {paper.parameters / 1e9:.2f} billion parameters for its students.",
+    )
+    return Table("runs", "Runs", columns, tuple(_run_row(run) for run in runs), notes)
+
+
+def _run_row(run: Run) -> tuple[Cell, ...]:
+    start = run.number("val_ce_start")
+    end = None if run.problem else run.phases[-1].values["ce"]
+    drop = difference(start, end)
+    shown = run.problem_kind if end is None else end
+    recorded = [_recorded(run, key) for key in ("val_ce_start", "teacher_ce", "parameters")]
+    return (run.label, run.seed, recorded[0], shown, NEEDS_BOTH if drop is None else drop, *recorded[1:])

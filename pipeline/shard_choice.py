@@ -1,0 +1,52 @@
+"""Which shard a command means: a manifest's name, with the settings that its cache was captured with.
+
+A cache remembers the `--set` values of its capture, so that `pipeline train --shard NAME` needs none of them again.
+Values given now beat the remembered ones, and then have to agree with the cache.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.contract.errors import CacheError, ManifestError
+from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.logit_cache.index import CacheManifest, read_manifest
+from pipeline.contract.manifest.find import load_shard, names
+from pipeline.contract.manifest.overrides import merge, nested
+from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.strict import parse
+
+
+@dataclass(frozen=True)
+class CapturedShard:
+    """A shard as a finished cache holds it, checked against its manifest by declared values only."""
+
+    shard: ShardManifest
+    cache: Path
+    manifest: CacheManifest
+
+
+def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> CapturedShard:
+    """The shard `name` under what its cache remembers and `overrides`.
+
+    Raises:
+        CacheError: no finished cache; the message names the command that makes it.
+        ManifestError: neither a manifest nor a cache has that name.
+    """
+    known = name in names("shards") or name.endswith((".yaml", ".yml")) or "/" in name
+    declared = load_shard(name, overrides) if known else None
+    cache = root.cache(declared.name if declared else name)
+    if not (cache / "manifest.json").is_file():
+        if declared is None:
+            raise ManifestError(f"{name!r}: no shard manifest and no cache has that name; known shards are {', '.join(names('shards'))}")
+        raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
+    manifest = read_manifest(cache)
+    if declared is None:
+        shard = parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(cache / "manifest.json"))
+    else:
+        shard = load_shard(name, manifest.overrides | overrides)
+    return CapturedShard(shard, cache, manifest)
+
+
+def _root_hint(root: ArtifactRoot) -> str:
+    return "" if root.path == Path("artifacts") else f" --root {root.path}"

@@ -1,0 +1,120 @@
+"""An experiment as a graph of stages: one cache, its students, one report. What is current, what must run, and why."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.contract.errors import PipelineError
+from pipeline.contract.hashing import hash_json
+from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.manifest.experiment import ExperimentManifest
+from pipeline.contract.manifest.find import load_shard, student_settings
+from pipeline.contract.manifest.overrides import merge, nested
+from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.student import StudentManifest
+from pipeline.contract.run_record import RunFolder
+
+State = Literal["current", "stale", "missing"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node: what it is called, where it stands, and why."""
+
+    name: str
+    state: State
+    reason: str
+
+    def as_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """An experiment bound to a root and to `--set` values."""
+
+    experiment: ExperimentManifest
+    root: ArtifactRoot
+    shard_overrides: dict[str, Any] = field(default_factory=dict)
+    student_overrides: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shard(self) -> ShardManifest:
+        return load_shard(self.experiment.shard, self.shard_overrides)
+
+    @property
+    def cache(self) -> Path:
+        return self.root.cache(self.shard.name)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """The settings of each student: experiment, then run, then `--set`."""
+        return [merge(self.experiment.student, run, nested(self.student_overrides)) for run in self.experiment.runs]
+
+    def students(self) -> list[tuple[str, StudentManifest]]:
+        """Name and settings of each student."""
+        settings = [student_settings(self.shard, layer, source=self.experiment.name) for layer in self.layers()]
+        return [(self.run_name(s), s) for s in settings]
+
+    def run_name(self, settings: StudentManifest) -> str:
+        return settings.name or f"{self.experiment.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
+
+    def runs(self) -> list[RunFolder]:
+        return [self.root.run(name) for name, _ in self.students()]
+
+    def stages(self) -> list[Stage]:
+        """Every stage with its state; a stage is stale when what it was made from has changed."""
+        cache = self.cache_stage()
+        students = [self.student_stage(name, settings, cache) for name, settings in self.students()]
+        return [cache, *students, self.report_stage(students)]
+
+    def cache_stage(self) -> Stage:
+        from stage1_teacher.capture import CaptureRequest, finished_manifest
+
+        name = f"cache {self.shard.name}"
+        if not (self.cache / "manifest.json").is_file():
+            return Stage(name, "missing", "no finished cache")
+        try:
+            whole = finished_manifest(CaptureRequest(self.shard, self.cache, ["train", "validation"], overrides=self.shard_overrides), deep=False)
+        except PipelineError as error:
+            return Stage(name, "stale", str(error))
+        return Stage(name, "current", f"fingerprint {whole.fingerprint}") if whole else Stage(name, "stale", "not whole for this range of documents")
+
+    def student_stage(self, name: str, settings: StudentManifest, cache: Stage) -> Stage:
+        from stage2_student.job import run_identity
+
+        folder, label = self.root.run(name), f"student {name}"
+        config = folder.read("config")
+        if config is None:
+            return Stage(label, "missing", "not trained")
+        if cache.state != "current":
+            return Stage(label, "stale", f"its cache is {cache.state}")
+        wanted = {**config, **self.identity_parts(), "settings": settings.model_dump()}
+        ours, theirs = run_identity(wanted), run_identity(config)
+        changed = [key for key in ours if ours[key] != theirs.get(key)]
+        if changed:
+            return Stage(label, "stale", f"{changed[0]} was {theirs.get(changed[0])}, is {ours[changed[0]]}")
+        if folder.read("result") is None:
+            return Stage(label, "missing", "not finished; goes on from its last checkpoint")
+        return Stage(label, "current", "trained with these settings on this cache")
+
+    def identity_parts(self) -> dict[str, Any]:
+        """What a run takes from a finished cache."""
+        from pipeline.contract.logit_cache.index import read_manifest
+
+        manifest = read_manifest(self.cache)
+        return {"cache_fingerprint": manifest.fingerprint, "documents": min(self.shard.documents.limit, manifest.splits["train"].documents)}
+
+    def report_stage(self, students: list[Stage]) -> Stage:
+        name = f"report {self.experiment.name}"
+        behind = [stage for stage in students if stage.state != "current"]
+        if behind:
+            return Stage(name, "stale", f"{behind[0].name} is {behind[0].state}")
+        marker = self.root.report(self.experiment.name) / "inputs.txt"
+        if not marker.is_file():
+            return Stage(name, "missing", "not written")
+        current = marker.read_text(encoding="utf-8").strip() == self.report_inputs()
+        return Stage(name, "current", "written from these results") if current else Stage(name, "stale", "a student's result has changed")
+
+    def report_inputs(self) -> str:
+        """One hash of every result that the report shows."""
+        return hash_json([run.read("result") for run in self.runs()])

@@ -1,0 +1,41 @@
+"""What stage one asks of a teacher, whatever runs it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline.contract.logit_cache.schema import CachedDocument
+
+
+@dataclass(frozen=True)
+class TeacherInterface:
+    """All that a student ever needs of its teacher.
+
+    Attributes:
+        tensors: `embed_tokens.weight` [V, D], `norm.weight` [D], and `lm_head.weight` [V, D] unless the teacher ties it.
+        config: the teacher's Hugging Face config as JSON values.
+    """
+
+    tensors: dict[str, Any]
+    config: dict[str, Any]
+
+
+class TeacherEngine(Protocol):
+    """Scores token sequences; a new engine implements these three and nothing else of stage one changes."""
+
+    vocab_size: int
+    """Rows of the output head: every id the teacher can give mass to."""
+
+    def score(self, documents: Sequence[np.ndarray]) -> list[CachedDocument]:
+        """Score whole documents ([T] token ids each), results in the order given.
+
+        The batches depend on the given documents alone.
+
+        Raises:
+            TeacherError: on a non-finite value (naming the position in `documents`) or an id outside the vocabulary.
+        """
+        ...
+
+    def interface(self) -> TeacherInterface: ...

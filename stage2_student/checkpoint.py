@@ -1,0 +1,81 @@
+"""What a restart needs, whole or not there: temp folder, every rank's files, the state last, rename, then `latest`.
+
+    checkpoints/step-00000120/engine/      DeepSpeed's files
+    checkpoints/step-00000120/state.json   phase, step, processes; written last inside the folder
+    checkpoints/latest                     the name of the folder that counts
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from pipeline.contract.atomic_io import TEMPORARY_PREFIX, publish, remove, sweep_temporaries, write_json, write_text
+from pipeline.contract.errors import RunError
+from stage2_student.engine import Processes, StudentEngine
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: `phase_step` updates of `phase` are done. The rest pins what may not change on resume."""
+
+    phase: int
+    phase_step: int
+    world_size: int
+    zero: int
+    dtype: str
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, keep: int, processes: Processes) -> None:
+        self.folder, self.keep, self.processes = folder, keep, processes
+
+    def sweep(self) -> None:
+        """Remove the halves that a killed save left."""
+        if self.processes.rank == 0 and self.folder.is_dir():
+            sweep_temporaries(self.folder)
+        self.processes.barrier()
+
+    def latest(self) -> tuple[Path, Position] | None:
+        """The checkpoint to resume from."""
+        pointer = self.folder / "latest"
+        if not pointer.is_file():
+            return None
+        folder = self.folder / pointer.read_text(encoding="utf-8").strip()
+        try:
+            return folder, Position(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise RunError(f"{folder}: is not a whole checkpoint though 'latest' names it; remove {pointer} to restart the phase") from None
+
+    def save(self, engine: StudentEngine, position: Position, step: int) -> None:
+        """Save after `step` updates over all phases. Every rank calls it."""
+        temporary = self.folder / f"{TEMPORARY_PREFIX}step-{step:08d}"
+        if self.processes.rank == 0:
+            remove(temporary)
+            temporary.mkdir(parents=True)
+        self.processes.barrier()
+        engine.save(temporary, {"rng": torch.get_rng_state()})
+        self.processes.barrier()
+        if self.processes.rank == 0:
+            write_json(temporary / "state.json", asdict(position))
+            publish(temporary, self.folder / f"step-{step:08d}")
+            write_text(self.folder / "latest", f"step-{step:08d}\n")
+            for stale in sorted(self.folder.glob("step-*"))[: -self.keep]:
+                remove(stale)
+        self.processes.barrier()
+
+    def restore(self, folder: Path, position: Position, engine: StudentEngine) -> None:
+        """Load `folder` into a new engine.
+
+        Raises:
+            RunError: other processes, ZeRO stage or precision than it was saved with.
+        """
+        here = {"world_size": self.processes.world_size, "zero": engine.settings.zero, "dtype": str(engine.dtype)}
+        for name, value in here.items():
+            saved = getattr(position, name)
+            if saved != value:
+                raise RunError(f"{folder}: was saved with {name}={saved}, this run has {name}={value}; resume with {name}={saved}")
+        torch.set_rng_state(engine.load(folder)["rng"])

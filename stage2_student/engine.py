@@ -1,0 +1,191 @@
+"""DeepSpeed, in this file alone: processes, ZeRO 0 to 2, float32 masters and accumulation, one engine a phase.
+
+A structural change or another set of trained parameters is never made on a live engine (ZeRO 1 and 2 error, ZeRO 3
+silently trains nothing): a phase takes the float32 weights out and a new engine takes them in.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.contract.errors import NotThereYet, RunError
+from pipeline.contract.manifest.student import StudentManifest
+from stage2_student.model.student import BlockStackForCausalLM
+
+State = dict[str, Tensor]
+
+if not torch.cuda.is_available():
+    os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is imported
+
+INIT_TIMEOUT = timedelta(minutes=10)
+
+
+def resolve_precision(settings: StudentManifest) -> torch.dtype:
+    """The dtype of weights and activations; masters and accumulation are float32 always.
+
+    Raises:
+        NotThereYet: bfloat16 under ZeRO 0, where DeepSpeed's wrapper accumulates in bfloat16.
+    """
+    name = settings.precision
+    if name == "auto":
+        name = "bfloat16" if torch.cuda.is_available() else "float32"
+    if name == "bfloat16" and settings.zero == 0:
+        raise NotThereYet("zero=0 with bfloat16: DeepSpeed 0.19 accumulates gradients in bfloat16 there; use --zero 1 or --set precision=float32")
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+class Processes:
+    """The processes of a run: joined from torchrun, deepspeed or SLURM, or this one alone."""
+
+    def __init__(self) -> None:
+        _environment()
+        import deepspeed
+        import deepspeed.comm as comm
+
+        # gloo does the collectives; this op would compile for minutes and wants ninja and g++
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if not comm.is_initialized():
+            deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False, timeout=INIT_TIMEOUT)
+        self.rank, self.world_size = comm.get_rank(), comm.get_world_size()
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        self._comm = comm
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up `values` over all ranks, in place."""
+        if self.world_size > 1:
+            self._comm.all_reduce(values)
+        return values
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            self._comm.barrier()
+
+
+def _environment() -> None:
+    """What a launcher would have set, for a single process started by hand; SLURM's names translated."""
+    slurm = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+    if "SLURM_STEP_ID" in os.environ and "MASTER_ADDR" in os.environ:
+        for name, theirs in slurm.items():
+            os.environ.setdefault(name, os.environ[theirs])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+
+
+class StudentEngine:
+    """One phase's DeepSpeed engine around a model."""
+
+    def __init__(
+        self, model: BlockStackForCausalLM, settings: StudentManifest, processes: Processes, is_trained: Callable[[str], bool]
+    ) -> None:
+        import deepspeed
+
+        self.settings, self.processes, self.dtype = settings, processes, resolve_precision(settings)
+        masters = {name: tensor.clone() for name, tensor in model.state_dict().items()} if self.dtype != torch.float32 else {}
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(is_trained(name))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(
+            trained,
+            lr=0.0,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+        )
+        self.engine, self.optimizer, _, _ = deepspeed.initialize(
+            model=model.to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
+        )
+        self._set_masters(masters)
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": 1,  # the loop owns micro-batches and their weights
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": self.settings.gradient_clip,
+            "zero_optimization": {"stage": self.settings.zero},
+            "zero_allow_untested_optimizer": True,
+            "steps_per_print": 2**31,
+        }
+        if self.dtype == torch.bfloat16:
+            config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        return config
+
+    @property
+    def model(self) -> BlockStackForCausalLM:
+        return self.engine.module
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+
+    def _set_masters(self, masters: State) -> None:
+        """DeepSpeed makes its masters from the bfloat16 weights; give them back the bits that were lost."""
+        from deepspeed.utils import safe_set_full_fp32_param
+
+        for name, parameter in self._trained() if masters else []:
+            safe_set_full_fp32_param(parameter, masters[name].to(parameter.device))
+
+    def masters(self) -> State:
+        """The float32 weights of all trained parameters, on the CPU. Every rank calls it."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        if self.settings.zero == 0:
+            return {name: parameter.detach().cpu().clone() for name, parameter in self._trained()}
+        return {name: safe_get_full_fp32_param(parameter).detach().cpu().clone() for name, parameter in self._trained()}
+
+    def gradients(self) -> State:
+        """Each trained parameter's gradient over the global batch, between the last backward and the step, before clipping."""
+        from deepspeed.utils import safe_get_full_grad
+
+        if self.settings.zero == 0:
+            return {name: parameter.grad.detach().cpu().clone() for name, parameter in self._trained()}
+        return {name: safe_get_full_grad(parameter).detach().cpu().clone() for name, parameter in self._trained()}
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Accumulate one micro-batch's gradient; `last` marks the end of the step on this rank.
+
+        `loss` is the micro-batch's sum over the *global* batch's tokens; DeepSpeed averages over ranks, which is undone here.
+        """
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.engine.backward(loss * self.processes.world_size, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float) -> float:
+        """Clip, update, forget the gradients; return the gradient's global L2 norm before clipping."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self.settings.zero == 0:  # DeepSpeed reports none there
+            norm = torch.nn.utils.get_total_norm([parameter.grad for _, parameter in self._trained() if parameter.grad is not None])
+            self.engine.step()
+            return float(norm)
+        self.engine.step()
+        return float(self.engine.get_global_grad_norm())
+
+    def optimizer_is_fresh(self) -> bool:
+        """Whether no update has left any state."""
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)
+        return not any(torch.is_tensor(value) and value.any() for state in inner.state.values() for value in state.values())
+
+    def save(self, folder: Path, client_state: dict[str, Any]) -> None:
+        """Write model, optimizer and `client_state`. Every rank calls it."""
+        self.engine.save_checkpoint(str(folder), tag="engine", client_state=client_state, save_latest=False)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Read what `save` wrote under the same world size and ZeRO stage; return its client state.
+
+        Raises:
+            RunError: when DeepSpeed cannot read it.
+        """
+        path, client_state = self.engine.load_checkpoint(str(folder), tag="engine")
+        if path is None:
+            raise RunError(f"{folder}: DeepSpeed cannot load this checkpoint; remove the folder to resume from the one before")
+        return client_state
+
+    def close(self) -> None:
+        self.engine.destroy()

@@ -1,0 +1,74 @@
+"""Where a phase's weights come from and where they go: the teacher's interface first, then phase folder to phase folder."""
+
+import copy
+import json
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+from pipeline.contract.atomic_io import atomic_path
+from pipeline.contract.errors import CacheError
+from stage2_student.curriculum import Phase
+from stage2_student.engine import StudentEngine
+from stage2_student.job import StudentJob
+from stage2_student.model.config import BlockStackConfig
+from stage2_student.model.growth import apply_event
+from stage2_student.model.initialization import build_student
+from stage2_student.model.student import BlockStackForCausalLM
+
+
+def phase_model(job: StudentJob, phase: Phase) -> BlockStackForCausalLM:
+    """The float32 student at the start of `phase`, before any update.
+
+    Raises:
+        CacheError: the cache's teacher folder is not whole.
+    """
+    if phase.index == 0:
+        return first_model(job, phase.active_blocks)
+    before = BlockStackForCausalLM.from_pretrained(job.record.phase(phase.index - 1), dtype=torch.float32)
+    event = {"type": "append", "block": phase.active_blocks - 1, "start": job.settings.model.new_block}
+    state, config = apply_event(before.state_dict(), before.config, event)
+    with torch.device("meta"):
+        model = BlockStackForCausalLM(config)
+    model.load_state_dict(state, assign=True)
+    model.rotary_emb = before.rotary_emb  # its buffers are not part of the state
+    model.freeze_embedding()
+    return model
+
+
+def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
+    """A new student of `active_blocks` blocks on the cached teacher's embedding, head and final norm."""
+    folder, shape = job.cache / "teacher", job.settings.model
+    try:
+        teacher_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        interface = load_file(folder / "interface.safetensors")
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{folder}: cannot be read ({str(error).splitlines()[0]}); run 'pipeline cache-teacher --shard {job.shard}' to write it again") from None
+    config = BlockStackConfig.from_teacher(
+        teacher_config,
+        blocks=shape.blocks,
+        layers_per_block=shape.layers_per_block,
+        norm=job.settings.norm,
+        active_blocks=active_blocks,
+        initializer_range=shape.initializer_range,
+        seed=job.settings.seed,
+    )
+    return build_student(config, {name: tensor.float() for name, tensor in interface.items()})
+
+
+def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:
+    """Write the float32 student as a Hugging Face folder that loads by itself. Every rank calls it."""
+    masters = engine.masters()
+    if engine.processes.rank == 0:
+        config = copy.deepcopy(engine.model.config)
+        if append_cost is not None:
+            config.structure[-1]["j0"] = append_cost
+        state = {name: tensor.float() for name, tensor in engine.model.state_dict().items()} | masters
+        with torch.device("meta"):
+            model = BlockStackForCausalLM(config)
+        model.load_state_dict(state, assign=True)
+        with atomic_path(job.record.phase(phase.index)) as folder:
+            model.save_pretrained(folder)
+            (folder / "phase.json").write_text(json.dumps({"phase": phase.index, "active_blocks": phase.active_blocks}) + "\n", encoding="utf-8")
+    engine.processes.barrier()

@@ -1,0 +1,54 @@
+"""How a run was started: versions and machine, one entry a start; no path, no host name, no secret."""
+
+import platform
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pipeline.contract.atomic_io import disk_errors
+from stage2_student.job import StudentJob
+
+PACKAGES = ("block-stack-distillation", "torch", "transformers", "deepspeed", "pyarrow", "numpy")
+
+
+def record_start(job: StudentJob, devices: int) -> None:
+    """Write the run's config, once, and add an entry to its provenance."""
+    from stage2_student.launch import rank
+
+    if rank() != 0:
+        return
+    with disk_errors(job.folder):
+        job.folder.mkdir(parents=True, exist_ok=True)
+    if job.record.read("config") is None:
+        job.record.write("config", job.config())
+    starts = job.record.read("provenance") or []
+    job.record.write("provenance", [*starts, _start(devices)])
+
+
+def _start(devices: int) -> dict[str, Any]:
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "machine": platform.machine(),
+        "devices": devices,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this code runs from, None in an installed wheel."""
+    here = Path(__file__).parents[1]
+    if not (here / ".git").exists():
+        return None
+    found = subprocess.run(["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

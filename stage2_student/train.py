@@ -1,0 +1,234 @@
+"""Stage two's loop, to be read aloud: for each phase, build the student, step through its documents, evaluate, save."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pipeline.contract.errors import Interrupted, RunError
+from pipeline.contract.logit_cache import LogitCache
+from pipeline.contract.run_record import Metrics
+from stage2_student.batches import MicroBatch, collate
+from stage2_student.checkpoint import Checkpoints, Position
+from stage2_student.curriculum import Phase, check_documents, is_trained, phases
+from stage2_student.data_order import DocumentOrder
+from stage2_student.engine import Processes, StudentEngine
+from stage2_student.evaluate import evaluate
+from stage2_student.job import StudentJob
+from stage2_student.loss import DistillationLoss, fused_distillation_loss
+from stage2_student.micro_batches import padding_efficiency, plan_step
+from stage2_student.phase_models import phase_model, save_phase
+from stage2_student.result import summarize
+from stage2_student.schedule import learning_rate
+
+OnRecord = Callable[[Metrics], None]
+
+
+def train(job: StudentJob, on_record: OnRecord = lambda record: None) -> dict[str, Any]:
+    """Run or resume `job` to its end; every process of the run calls it. Returns the result record.
+
+    Raises:
+        CacheError, RunError: the cache or the run folder does not fit.
+        Interrupted: a signal came; the state is saved and the same command resumes.
+    """
+    return _Run(job, Processes(), on_record).execute()
+
+
+class StopRequest:
+    """Remembers a first Ctrl-C or SIGTERM; a second one is not held back."""
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: Any) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = number
+
+
+class _Run:
+    """One run in one process."""
+
+    def __init__(self, job: StudentJob, processes: Processes, on_record: OnRecord) -> None:
+        self.job, self.settings, self.processes, self.on_record = job, job.settings, processes, on_record
+        self.documents = LogitCache.open(job.cache, "train")
+        self.validation = LogitCache.open(job.cache, "validation")
+        self._check()
+        sizes = [shard.documents for shard in self.documents.record.shards]
+        self.order = DocumentOrder(sizes, job.documents, self.settings.seed, self.settings.order)
+        self.phases = phases(self.settings)
+        self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
+        self.stop = StopRequest()
+        self.steps_executed = 0
+
+    def _check(self) -> None:
+        check_documents(self.settings, self.job.documents, str(self.job.cache))
+        if self.settings.global_batch_size < self.processes.world_size:
+            raise RunError(
+                f"global_batch_size={self.settings.global_batch_size}: {self.processes.world_size} processes need a document each; "
+                "use a larger batch or fewer devices"
+            )
+
+    def execute(self) -> dict[str, Any]:
+        started = time.monotonic()
+        self.checkpoints.sweep()
+        first, checkpoint = self._resume_point()
+        resumed_from = self.phases[first].first_step + (checkpoint[1].phase_step if checkpoint else 0) if first < len(self.phases) else self._last_step
+        self._forget_after(first, checkpoint[1].phase_step if checkpoint else None)
+        with self.stop.listening():
+            for phase in self.phases[first:]:
+                self._phase(phase, checkpoint if phase.index == first else None)
+        result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
+        result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
+        if self.processes.rank == 0:
+            self.job.record.write("result", result)
+        self.processes.barrier()
+        return result
+
+    @property
+    def _last_step(self) -> int:
+        return self.phases[-1].first_step + self.phases[-1].steps
+
+    def _resume_point(self) -> tuple[int, tuple[Any, Position] | None]:
+        """The phase to go on with, and its checkpoint if it has one. A finished phase is a folder that exists."""
+        first = next((phase.index for phase in self.phases if not self.job.record.phase(phase.index).is_dir()), len(self.phases))
+        checkpoint = self.checkpoints.latest()
+        return first, checkpoint if checkpoint and checkpoint[1].phase == first else None
+
+    def _forget_after(self, phase: int, phase_step: int | None) -> None:
+        """Drop metrics of steps that will be done again."""
+        if self.processes.rank == 0:
+            kept = [m for m in self.job.record.metrics() if m["phase"] < phase or (m["phase"] == phase and m["phase_step"] <= (-1 if phase_step is None else phase_step))]
+            self.job.record.keep_metrics(kept)
+        self.processes.barrier()
+
+    def _phase(self, phase: Phase, checkpoint: tuple[Any, Position] | None) -> None:
+        model = phase_model(self.job, phase)
+        if self.settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        engine = StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
+        done = 0
+        if checkpoint:
+            self.checkpoints.restore(*checkpoint, engine)
+            done = checkpoint[1].phase_step
+        self._evaluate(engine, phase, done)
+        for phase_step in range(done, phase.steps):
+            stopping = self._step(engine, phase, phase_step)
+            self._after_step(engine, phase, phase_step + 1, stopping)
+        save_phase(self.job, phase, engine, self._append_cost(phase))
+        engine.close()
+
+    def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
+        """Evaluate and save when it is due; leave when a signal came."""
+        last = phase_step == phase.steps
+        if last or phase_step % self.settings.eval_interval == 0:
+            self._evaluate(engine, phase, phase_step)
+        if stopping or phase_step % self.settings.checkpoint_interval == 0:
+            position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
+            self.checkpoints.save(engine, position, phase.first_step + phase_step)
+        if stopping:
+            raise Interrupted(
+                f"{self.job.run}: stopped by a signal after step {phase.first_step + phase_step} of {self._last_step}, state saved; run the same command again to go on"
+            )
+
+    def _step(self, engine: StudentEngine, phase: Phase, phase_step: int) -> bool:
+        """One update on `global_batch_size` documents; returns whether any process was told to stop."""
+        started = time.monotonic()
+        indices = self.order.at(phase.first_position + phase_step * self.settings.global_batch_size, self.settings.global_batch_size)
+        lengths = [int(self.documents.input_tokens[index]) for index in indices]
+        plan = plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
+        tokens = max(1, sum(lengths) - len(lengths))
+        sums = self._accumulate(engine, [[indices[place] for place in members] for members in plan[self.processes.rank]], tokens)
+        loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
+        self._require_finite(loss, phase, phase_step, indices)
+        rate = learning_rate(phase_step, self.settings)
+        norm = engine.step(rate)
+        self._require_finite(norm, phase, phase_step, indices)
+        self.steps_executed += 1
+        self._record(
+            "train",
+            phase,
+            phase_step + 1,
+            {
+                "train/loss": loss,
+                "train/kl": kl,
+                "train/kd": kd,
+                "train/ce": ce,
+                "train/student_tail_mass": student_tail,
+                "optim/lr": rate,
+                "optim/grad_norm": norm,
+                "optim/clipped": norm > self.settings.gradient_clip,
+                "growth/active_layers": phase.active_layers,
+                "perf/tokens_per_second": tokens / (time.monotonic() - started),
+                "perf/padding_efficiency": padding_efficiency(lengths, plan),
+                "tokens": tokens,
+            },
+        )
+        return stopping > 0
+
+    def _accumulate(self, engine: StudentEngine, micro_batches: list[list[int]], tokens: int) -> torch.Tensor:
+        """Forward and backward over this rank's micro-batches; returns loss, kl, kd, ce, student tail (shares of the global means), stop."""
+        sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
+        for number, members in enumerate(micro_batches):
+            batch = collate([self.documents[index] for index in members], engine.model.config.vocab_size).to(self.processes.device)
+            loss = self._loss(engine, batch, tokens)
+            engine.backward(loss.loss, last=number == len(micro_batches) - 1)
+            sums[:5] += torch.stack([part.detach().double() for part in loss])
+        sums[5] = float(self.stop.received != 0)
+        return sums
+
+    def _loss(self, engine: StudentEngine, batch: MicroBatch, tokens: int) -> DistillationLoss:
+        s = self.settings
+        return engine.engine(
+            batch.input_ids,
+            head_loss=lambda hidden, weight: fused_distillation_loss(
+                hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=s.alpha, gamma=s.gamma, temperature=s.temperature, tail=s.tail, tokens=tokens
+            ),
+        )
+
+    def _require_finite(self, value: float, phase: Phase, phase_step: int, indices: list[int]) -> None:
+        if not math.isfinite(value):
+            raise RunError(
+                f"{self.job.run}: loss or gradient is {value} at step {phase.first_step + phase_step + 1} (documents {sorted(indices)[:4]}...); "
+                "no checkpoint was touched: lower learning_rate, or start from the last checkpoint with other settings under another name"
+            )
+
+    def _evaluate(self, engine: StudentEngine, phase: Phase, phase_step: int) -> None:
+        """Evaluate once at each place; a resumed run does not repeat what is on record."""
+        if not self._value("val", phase.index, phase_step):
+            values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
+            self._record("val", phase, phase_step, values)
+            cost = self._append_cost(phase)
+            if phase_step == 0 and cost is not None:
+                self._record("event", phase, 0, {"event": "append", "block": phase.active_blocks - 1, "j0": cost})
+        self.processes.barrier()
+
+    def _append_cost(self, phase: Phase) -> float | None:
+        """J0: validation CE just after appending minus just before, no update between."""
+        if phase.index == 0:
+            return None
+        before, after = self._value("val", phase.index - 1, self.phases[phase.index - 1].steps), self._value("val", phase.index, 0)
+        return after["val/ce"] - before["val/ce"] if before and after else None
+
+    def _value(self, kind: str, phase: int, phase_step: int) -> Metrics | None:
+        found = (m for m in self.job.record.metrics() if (m["kind"], m["phase"], m["phase_step"]) == (kind, phase, phase_step))
+        return next(found, None)
+
+    def _record(self, kind: str, phase: Phase, phase_step: int, values: Metrics) -> None:
+        record = {"kind": kind, "step": phase.first_step + phase_step, "phase": phase.index, "phase_step": phase_step, **values}
+        if self.processes.rank == 0:
+            self.job.record.append_metrics(record)
+            self.on_record(record)

@@ -74,10 +74,16 @@ class Workflow:
         if not (self.cache / "manifest.json").is_file():
             return Stage(name, "missing", "no finished cache")
         try:
-            whole = finished_manifest(CaptureRequest(self.shard, self.cache, ["train", "validation"], overrides=self.shard_overrides), deep=False)
+            whole = finished_manifest(
+                CaptureRequest(self.shard, self.cache, ["train", "validation"], overrides=self.shard_overrides), deep=False
+            )
         except PipelineError as error:
             return Stage(name, "stale", str(error))
-        return Stage(name, "current", f"fingerprint {whole.fingerprint}") if whole else Stage(name, "stale", "not whole for this range of documents")
+        return (
+            Stage(name, "current", f"fingerprint {whole.fingerprint}")
+            if whole
+            else Stage(name, "stale", "not whole for this range of documents")
+        )
 
     def student_stage(self, name: str, settings: StudentManifest, cache: Stage) -> Stage:
         from stage2_student.job import run_identity

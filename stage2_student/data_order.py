@@ -18,7 +18,9 @@ class DocumentOrder:
     def __init__(self, shard_sizes: Sequence[int], documents: int, seed: int, order: Literal["fixed", "reshuffle"]) -> None:
         self.documents, self._seed, self._reshuffle = documents, seed, order == "reshuffle"
         starts = np.cumsum([0, *shard_sizes])
-        self._shards = [np.arange(start, min(start + size, documents)) for start, size in zip(starts, shard_sizes, strict=False) if start < documents]
+        self._shards = [
+            np.arange(start, min(start + size, documents)) for start, size in zip(starts, shard_sizes, strict=False) if start < documents
+        ]
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def at(self, position: int, count: int) -> list[int]:

@@ -14,14 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.contract.cpu_process import prepare_cpu_process
 from pipeline.contract.errors import NotThereYet, RunError
 from pipeline.contract.manifest.student import StudentManifest
 from stage2_student.model.student import BlockStackForCausalLM
 
 State = dict[str, Tensor]
-
-if not torch.cuda.is_available():
-    os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is imported
 
 INIT_TIMEOUT = timedelta(minutes=10)
 
@@ -36,7 +34,9 @@ def resolve_precision(settings: StudentManifest) -> torch.dtype:
     if name == "auto":
         name = "bfloat16" if torch.cuda.is_available() else "float32"
     if name == "bfloat16" and settings.zero == 0:
-        raise NotThereYet("zero=0 with bfloat16: DeepSpeed 0.19 accumulates gradients in bfloat16 there; use --zero 1 or --set precision=float32")
+        raise NotThereYet(
+            "zero=0 with bfloat16: DeepSpeed 0.19 accumulates gradients in bfloat16 there; use --zero 1 or --set precision=float32"
+        )
     return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
@@ -44,6 +44,8 @@ class Processes:
     """The processes of a run: joined from torchrun, deepspeed or SLURM, or this one alone."""
 
     def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            prepare_cpu_process()
         _environment()
         import deepspeed
         import deepspeed.comm as comm

@@ -44,7 +44,9 @@ class StudentJob:
         }
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({**self.config(), "cache": str(self.cache), "folder": str(self.folder), "resume": self.resume}), encoding="utf-8")
+        path.write_text(
+            json.dumps({**self.config(), "cache": str(self.cache), "folder": str(self.folder), "resume": self.resume}), encoding="utf-8"
+        )
 
     @classmethod
     def read(cls, path: Path) -> "StudentJob":

@@ -12,6 +12,7 @@ from pipeline.contract.errors import Interrupted, RunError
 from stage2_student.job import StudentJob
 from stage2_student.train import OnRecord, train
 
+
 def launched_by_another() -> bool:
     """Whether torchrun, deepspeed or srun started this process."""
     return "RANK" in os.environ or _under_slurm()
@@ -45,7 +46,16 @@ def launch(job: StudentJob, devices: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         job.write(path)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "-m", "stage2_student.worker", str(path)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={devices}",
+            "-m",
+            "stage2_student.worker",
+            str(path),
+        ]
         threads = str(max(1, (os.cpu_count() or 1) // devices))
         process = subprocess.Popen(command, env={"OMP_NUM_THREADS": threads, **os.environ}, stdout=sys.stderr)
         try:

@@ -44,7 +44,9 @@ def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
         teacher_config = AutoConfig.from_pretrained(folder, local_files_only=True)
         interface = load_file(folder / "interface.safetensors")
     except (OSError, ValueError) as error:
-        raise CacheError(f"{folder}: cannot be read ({str(error).splitlines()[0]}); run 'pipeline cache-teacher --shard {job.shard}' to write it again") from None
+        raise CacheError(
+            f"{folder}: cannot be read ({str(error).splitlines()[0]}); run 'pipeline cache-teacher --shard {job.shard}' to write it again"
+        ) from None
     config = BlockStackConfig.from_teacher(
         teacher_config,
         blocks=shape.blocks,
@@ -70,5 +72,7 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
         model.load_state_dict(state, assign=True)
         with atomic_path(job.record.phase(phase.index)) as folder:
             model.save_pretrained(folder)
-            (folder / "phase.json").write_text(json.dumps({"phase": phase.index, "active_blocks": phase.active_blocks}) + "\n", encoding="utf-8")
+            (folder / "phase.json").write_text(
+                json.dumps({"phase": phase.index, "active_blocks": phase.active_blocks}) + "\n", encoding="utf-8"
+            )
     engine.processes.barrier()

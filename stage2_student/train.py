@@ -86,7 +86,9 @@ class _Run:
         started = time.monotonic()
         self.checkpoints.sweep()
         first, checkpoint = self._resume_point()
-        resumed_from = self.phases[first].first_step + (checkpoint[1].phase_step if checkpoint else 0) if first < len(self.phases) else self._last_step
+        resumed_from = (
+            self.phases[first].first_step + (checkpoint[1].phase_step if checkpoint else 0) if first < len(self.phases) else self._last_step
+        )
         self._forget_after(first, checkpoint[1].phase_step if checkpoint else None)
         with self.stop.listening():
             for phase in self.phases[first:]:
@@ -111,7 +113,11 @@ class _Run:
     def _forget_after(self, phase: int, phase_step: int | None) -> None:
         """Drop metrics of steps that will be done again."""
         if self.processes.rank == 0:
-            kept = [m for m in self.job.record.metrics() if m["phase"] < phase or (m["phase"] == phase and m["phase_step"] <= (-1 if phase_step is None else phase_step))]
+            kept = [
+                m
+                for m in self.job.record.metrics()
+                if m["phase"] < phase or (m["phase"] == phase and m["phase_step"] <= (-1 if phase_step is None else phase_step))
+            ]
             self.job.record.keep_metrics(kept)
         self.processes.barrier()
 
@@ -195,7 +201,15 @@ class _Run:
         return engine.engine(
             batch.input_ids,
             head_loss=lambda hidden, weight: fused_distillation_loss(
-                hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=s.alpha, gamma=s.gamma, temperature=s.temperature, tail=s.tail, tokens=tokens
+                hidden.flatten(0, 1),
+                weight,
+                batch.labels,
+                batch.targets,
+                alpha=s.alpha,
+                gamma=s.gamma,
+                temperature=s.temperature,
+                tail=s.tail,
+                tokens=tokens,
             ),
         )
 

@@ -23,12 +23,16 @@ def ls(root: RootOption = None, as_json: JsonOption = False) -> None:
     folders = sorted(path.parent for path in (ArtifactRoot.resolve(root).path / "caches").glob("*/manifest.json"))
     rows = [(folder, read_manifest(folder)) for folder in folders]
     if as_json:
-        print_json([{"shard": folder.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for folder, m in rows])
+        print_json(
+            [{"shard": folder.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for folder, m in rows]
+        )
         return
     table = Table("shard", "teacher", "train", "validation", "target tokens", "fingerprint")
     for folder, m in rows:
         counts = [f"{m.splits[split].documents:,}" if split in m.splits else "-" for split in ("train", "validation")]
-        table.add_row(folder.name, m.shard["teacher"]["model"], *counts, f"{sum(s.tokens for s in m.splits.values()):,}", m.fingerprint[:12])
+        table.add_row(
+            folder.name, m.shard["teacher"]["model"], *counts, f"{sum(s.tokens for s in m.splits.values()):,}", m.fingerprint[:12]
+        )
     out.print(table)
 
 
@@ -66,7 +70,9 @@ def verify(
         raise CacheError(
             f"{chosen.cache}: {len(verdict.bad)} parts are not what was written; run 'pipeline cache-teacher --shard {shard}' to redo exactly those"
         )
-    out.print(f"{chosen.cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}")
+    out.print(
+        f"{chosen.cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}"
+    )
 
 
 @app.command("show", epilog="Example: pipeline cache show --shard installed-docs --document 0 --tokens 0:8")
@@ -119,7 +125,9 @@ def _rows(chosen: CapturedShard, index: int, span: slice, split: Any) -> list[di
     rows = []
     for t in range(*span.indices(document.tokens)):
         ids, logprobs = document.row(t)
-        best = [{"id": int(i), "token": text(i), "probability": float(np.exp(p))} for i, p in zip(ids[:SHOWN_ENTRIES], logprobs, strict=False)]
+        best = [
+            {"id": int(i), "token": text(i), "probability": float(np.exp(p))} for i, p in zip(ids[:SHOWN_ENTRIES], logprobs, strict=False)
+        ]
         rows.append(
             {
                 "t": t,

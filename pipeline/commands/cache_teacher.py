@@ -59,7 +59,9 @@ def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, s
     result = capture(CaptureRequest(shard, cache, splits, overrides=settings, on_shard=ShardProgress(shard.documents.limit)))
     captured = result.manifest.splits
     if captured.get("train") and captured["train"].source_exhausted:
-        log.print(f"note: the documents ended after {captured['train'].documents:,} of documents.limit={shard.documents.limit:,} training documents")
+        log.print(
+            f"note: the documents ended after {captured['train'].documents:,} of documents.limit={shard.documents.limit:,} training documents"
+        )
     return {
         "shard": shard.name,
         "cache": str(cache),
@@ -90,7 +92,11 @@ class ShardProgress:
 
     def __call__(self, record: Any, reused: bool, seconds: float) -> None:
         self.train += record.documents if record.split == "train" else 0
-        self.tokens, self.bytes, self.mass = self.tokens + record.tokens, self.bytes + record.payload.bytes, self.mass + record.mass_kept_sum
+        self.tokens, self.bytes, self.mass = (
+            self.tokens + record.tokens,
+            self.bytes + record.payload.bytes,
+            self.mass + record.mass_kept_sum,
+        )
         if not reused:
             self.fresh, self.seconds = self.fresh + record.documents, self.seconds + seconds
         left = (self.limit - self.train) * self.seconds / self.fresh if self.fresh else 0

@@ -40,7 +40,9 @@ def evaluate_run(name: str, phase: int | None, root: ArtifactRoot) -> dict[str, 
         raise RunError(f"{folder.path}: holds no run; train one with 'pipeline train', whose first line names it")
     finished = sorted(int(path.name.removeprefix("phase-")) for path in (folder.path / "phases").glob("phase-*"))
     if not finished or (phase is not None and phase not in finished):
-        raise RunError(f"{name}: phase {phase if phase is not None else 0} is not finished (finished: {finished or 'none'}); run the training command again to go on")
+        raise RunError(
+            f"{name}: phase {phase if phase is not None else 0} is not finished (finished: {finished or 'none'}); run the training command again to go on"
+        )
     return _evaluate(root, folder, config, finished[-1] if phase is None else phase)
 
 

@@ -22,7 +22,11 @@ def plan(
         return
     for stage in summary["stages"]:
         out.print(f"{stage['state']:8s} {stage['name']}: {stage['reason']}")
-    tokens = "not known before the cache is made" if summary["tokens"] is None else f"{summary['tokens']:,}, active-layer {summary['active_layer_tokens']:,}"
+    tokens = (
+        "not known before the cache is made"
+        if summary["tokens"] is None
+        else f"{summary['tokens']:,}, active-layer {summary['active_layer_tokens']:,}"
+    )
     out.print(f"teacher passes {summary['teacher_passes']}; target tokens to train on: {tokens}")
 
 

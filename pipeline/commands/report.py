@@ -35,9 +35,13 @@ def build(what: list[str], root: ArtifactRoot, folder: Path | None) -> Any:
     if len(what) == 1 and (what[0] in names("experiments") or what[0].endswith((".yaml", ".yml"))):
         workflow = workflow_of(what[0], None, str(root.path))
         experiment = workflow.experiment
-        return build_report(experiment.name, workflow.runs(), folder or root.report(experiment.name), caveat=experiment.caveat, about=experiment.about)
+        return build_report(
+            experiment.name, workflow.runs(), folder or root.report(experiment.name), caveat=experiment.caveat, about=experiment.about
+        )
     runs = [root.run(name) for name in what]
     for name, run in zip(what, runs, strict=True):
         if run.read("config") is None:
-            raise RunError(f"{name}: {run.path} holds no run and no experiment has that name; experiments are {', '.join(names('experiments'))}")
+            raise RunError(
+                f"{name}: {run.path} holds no run and no experiment has that name; experiments are {', '.join(names('experiments'))}"
+            )
     return build_report("-".join(name.replace("/", "-") for name in what)[:80], runs, folder or root.report(what[0].replace("/", "-")))

@@ -93,5 +93,18 @@ def table_text(report: Any) -> str:
 
 def student_summary(result: dict[str, Any]) -> dict[str, Any]:
     """One student's line of `--json`."""
-    keys = ("run", "norm", "curriculum", "seed", "val_ce_start", "val_ce", "val_kl", "val_kd", "val_ppl", "kl_kind", "teacher_ce", "steps_executed")
+    keys = (
+        "run",
+        "norm",
+        "curriculum",
+        "seed",
+        "val_ce_start",
+        "val_ce",
+        "val_kl",
+        "val_kd",
+        "val_ppl",
+        "kl_kind",
+        "teacher_ce",
+        "steps_executed",
+    )
     return {key: result[key] for key in keys}

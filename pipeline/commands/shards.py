@@ -18,7 +18,12 @@ def ls(as_json: JsonOption = False) -> None:
     """List the shards that can be named."""
     shards = {name: (path, load_shard(str(path))) for name, path in names("shards").items()}
     if as_json:
-        print_json([{"name": name, "path": str(path), "teacher": shard.teacher.model, "about": shard.about} for name, (path, shard) in shards.items()])
+        print_json(
+            [
+                {"name": name, "path": str(path), "teacher": shard.teacher.model, "about": shard.about}
+                for name, (path, shard) in shards.items()
+            ]
+        )
         return
     table = Table("shard", "teacher", "training documents", "file")
     for name, (path, shard) in shards.items():
@@ -28,7 +33,9 @@ def ls(as_json: JsonOption = False) -> None:
 
 @app.command("show", epilog="Example: pipeline shards show fineweb-10bt")
 def show(
-    name: Annotated[str, typer.Argument(help="A shard's name, or a path to its YAML file.")], overrides: SetOption = None, as_json: JsonOption = False
+    name: Annotated[str, typer.Argument(help="A shard's name, or a path to its YAML file.")],
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print a shard manifest with its defaults filled in."""
     shard = load_shard(name, read_overrides(overrides or []))

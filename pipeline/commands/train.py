@@ -42,7 +42,13 @@ def train(
 
 
 def student_job(
-    shard_name: str, root: ArtifactRoot, shard_overrides: dict[str, Any], layers: list[dict[str, Any]], *, resume: str = "auto", prefix: str = ""
+    shard_name: str,
+    root: ArtifactRoot,
+    shard_overrides: dict[str, Any],
+    layers: list[dict[str, Any]],
+    *,
+    resume: str = "auto",
+    prefix: str = "",
 ) -> Any:
     """Bind settings to a finished cache.
 
@@ -80,7 +86,9 @@ def student_job(
 def _require_same_rule(chosen: CapturedShard) -> None:
     from stage1_teacher.capture import next_move, present_identity
 
-    require_same(chosen.manifest.identity, present_identity(chosen.shard, chosen.manifest.identity), str(chosen.cache), next_move(chosen.shard))
+    require_same(
+        chosen.manifest.identity, present_identity(chosen.shard, chosen.manifest.identity), str(chosen.cache), next_move(chosen.shard)
+    )
 
 
 def run_student(job: Any, devices: int | None) -> dict[str, Any] | None:
@@ -129,7 +137,9 @@ class StepProgress:
             self.seconds, self.steps = self.seconds + record["tokens"] / record["perf/tokens_per_second"], self.steps + 1
             if record["phase_step"] % self.every == 0:
                 left = (self.total - record["step"]) * self.seconds / self.steps
-                log.print(f"{place}: loss {record['train/loss']:.4f}, {record['perf/tokens_per_second']:,.0f} tokens/s, about {left:,.0f} s left")
+                log.print(
+                    f"{place}: loss {record['train/loss']:.4f}, {record['perf/tokens_per_second']:,.0f} tokens/s, about {left:,.0f} s left"
+                )
 
 
 def _plan(job: Any) -> dict[str, Any]:
@@ -145,8 +155,12 @@ def _plan_text(plan: dict[str, Any]) -> str:
         f"warm-up {p['warmup_steps']:,} steps to {p['learning_rate_peak']:.3g}, document {p['first_document']:,} on"
         for p in plan["phases"]
     ]
-    lines.append(f"  {plan['tokens_total']:,} target tokens ({plan['tokens_unique']:,} unique), {plan['active_layer_tokens']:,} active-layer tokens")
-    lines.append(f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']} (this version: 0 in float32; 1 and 2 in float32 and bfloat16)")
+    lines.append(
+        f"  {plan['tokens_total']:,} target tokens ({plan['tokens_unique']:,} unique), {plan['active_layer_tokens']:,} active-layer tokens"
+    )
+    lines.append(
+        f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']} (this version: 0 in float32; 1 and 2 in float32 and bfloat16)"
+    )
     return "\n".join(lines + [f"  {note}" for note in plan["notes"]])
 
 

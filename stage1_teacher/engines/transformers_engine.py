@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.contract.cpu_process import prepare_cpu_process
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest
@@ -25,6 +26,8 @@ class TransformersEngine:
 
     def __init__(self, files: TeacherFiles, shard: ShardManifest) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cpu":
+            prepare_cpu_process()
         self.model = _load(files, getattr(torch, shard.teacher.dtype)).to(self.device).eval()
         self.head = self.model.get_output_embeddings().weight.detach().to(torch.float32)  # [V, D]
         self.vocab_size = self.head.shape[0]
@@ -49,7 +52,9 @@ class TransformersEngine:
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
             for position, document in zip(members, self._score_batch([documents[position] for position in members]), strict=True):
                 if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
-                    raise TeacherError(f"document {position} of the shard: the teacher gives a non-finite value; check its weights and dtype")
+                    raise TeacherError(
+                        f"document {position} of the shard: the teacher gives a non-finite value; check its weights and dtype"
+                    )
                 scored[position] = document
         return [scored[position] for position in range(len(documents))]
 
@@ -80,7 +85,9 @@ class TransformersEngine:
             for start in range(0, len(hidden), rows)
         ]
         if not chunks:
-            return Kept(labels.new_zeros(0, self.k), hidden.new_zeros(0, self.k).float(), hidden.new_zeros(0).float(), hidden.new_zeros(0).float())
+            return Kept(
+                labels.new_zeros(0, self.k), hidden.new_zeros(0, self.k).float(), hidden.new_zeros(0).float(), hidden.new_zeros(0).float()
+            )
         return Kept(*(torch.cat(parts).cpu() for parts in zip(*chunks, strict=True)))
 
 

@@ -133,11 +133,15 @@ def read_manifest(cache: Path) -> CacheManifest:
         data = json.loads(path.read_bytes())
         version = data.get("format_version")
         if version != FORMAT_VERSION:
-            raise CacheError(f"{path}: format_version {version}, this version reads {FORMAT_VERSION}; use the version of this tool that wrote it")
+            raise CacheError(
+                f"{path}: format_version {version}, this version reads {FORMAT_VERSION}; use the version of this tool that wrote it"
+            )
         return CacheManifest.model_validate(data)
     except (ValueError, AttributeError) as error:
         line = str(error).splitlines()[0]
-        raise CacheError(f"{path}: is damaged ({line}); run 'pipeline cache-teacher --shard {cache.name}' to rebuild it from the shards") from None
+        raise CacheError(
+            f"{path}: is damaged ({line}); run 'pipeline cache-teacher --shard {cache.name}' to rebuild it from the shards"
+        ) from None
 
 
 def merge_counts(counts: list[dict[str, int]]) -> dict[str, int]:

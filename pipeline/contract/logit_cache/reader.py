@@ -64,7 +64,9 @@ class LogitCache:
         folder = Path(folder)
         manifest = read_manifest(folder)
         if split not in manifest.splits:
-            raise CacheError(f"{folder}: split {split!r} is not captured; run 'pipeline cache-teacher --shard {folder.name} --split {split}'")
+            raise CacheError(
+                f"{folder}: split {split!r} is not captured; run 'pipeline cache-teacher --shard {folder.name} --split {split}'"
+            )
         cache = cls(folder, manifest, split)
         for shard in cache.record.shards:
             cache._refuse(shard, shard.payload.problem(folder / "shards", deep=False))

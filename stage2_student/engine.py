@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ class StudentEngine:
             weight_decay=settings.weight_decay,
         )
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=model.to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
+            model=cast(Any, model).to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
         )
         self._set_masters(masters)
 
@@ -147,7 +147,7 @@ class StudentEngine:
         from deepspeed.utils import safe_get_full_grad
 
         if self.settings.zero == 0:
-            return {name: parameter.grad.detach().cpu().clone() for name, parameter in self._trained()}
+            return {name: parameter.grad.detach().cpu().clone() for name, parameter in self._trained() if parameter.grad is not None}
         return {name: safe_get_full_grad(parameter).detach().cpu().clone() for name, parameter in self._trained()}
 
     def backward(self, loss: Tensor, *, last: bool) -> None:

@@ -25,7 +25,8 @@ def plan_step(lengths: Sequence[int], ranks: int, token_budget: int) -> Plan:
 
 def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
     """Documents of each rank, sorted by length: longest first, each to the rank with the fewest tokens so far."""
-    load, dealt = [0] * ranks, [[] for _ in range(ranks)]
+    load = [0] * ranks
+    dealt: list[list[int]] = [[] for _ in range(ranks)]
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
         rank = min(range(ranks), key=lambda rank: (load[rank], rank))
         dealt[rank].append(place)

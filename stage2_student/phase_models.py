@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import cast
 
 import torch
 from safetensors.torch import load_file
@@ -63,7 +64,7 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
     """Write the float32 student as a Hugging Face folder that loads by itself. Every rank calls it."""
     masters = engine.masters()
     if engine.processes.rank == 0:
-        config = copy.deepcopy(engine.model.config)
+        config = cast(BlockStackConfig, copy.deepcopy(engine.model.config))
         if append_cost is not None:
             config.structure[-1]["j0"] = append_cost
         state = {name: tensor.float() for name, tensor in engine.model.state_dict().items()} | masters

@@ -147,7 +147,8 @@ class _Run:
             self.checkpoints.save(engine, position, phase.first_step + phase_step)
         if stopping:
             raise Interrupted(
-                f"{self.job.run}: stopped by a signal after step {phase.first_step + phase_step} of {self._last_step}, state saved; run the same command again to go on"
+                f"{self.job.run}: stopped by a signal after step {phase.first_step + phase_step} of {self._last_step}, "
+                "state saved; run the same command again to go on"
             )
 
     def _step(self, engine: StudentEngine, phase: Phase, phase_step: int) -> bool:
@@ -186,7 +187,10 @@ class _Run:
         return stopping > 0
 
     def _accumulate(self, engine: StudentEngine, micro_batches: list[list[int]], tokens: int) -> torch.Tensor:
-        """Forward and backward over this rank's micro-batches; returns loss, kl, kd, ce, student tail (shares of the global means), stop."""
+        """Forward and backward over this rank's micro-batches.
+
+        Returns [6]: loss, kl, kd, ce, student tail as shares of the global means, and whether this rank was told to stop.
+        """
         sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
         for number, members in enumerate(micro_batches):
             batch = collate([self.documents[index] for index in members], engine.model.config.vocab_size).to(self.processes.device)
@@ -216,7 +220,8 @@ class _Run:
     def _require_finite(self, value: float, phase: Phase, phase_step: int, indices: list[int]) -> None:
         if not math.isfinite(value):
             raise RunError(
-                f"{self.job.run}: loss or gradient is {value} at step {phase.first_step + phase_step + 1} (documents {sorted(indices)[:4]}...); "
+                f"{self.job.run}: loss or gradient is {value} at step {phase.first_step + phase_step + 1} "
+                f"(documents {sorted(indices)[:4]}...); "
                 "no checkpoint was touched: lower learning_rate, or start from the last checkpoint with other settings under another name"
             )
 

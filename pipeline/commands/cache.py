@@ -68,7 +68,8 @@ def verify(
         out.print(f"{bad.shard}: {bad.reason}")
     if verdict.bad:
         raise CacheError(
-            f"{chosen.cache}: {len(verdict.bad)} parts are not what was written; run 'pipeline cache-teacher --shard {shard}' to redo exactly those"
+            f"{chosen.cache}: {len(verdict.bad)} parts are not what was written; "
+            f"run 'pipeline cache-teacher --shard {shard}' to redo exactly those"
         )
     out.print(
         f"{chosen.cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}"

@@ -36,7 +36,8 @@ def cache_teacher(
     else:
         out.print(
             f"{summary['shard']}: {summary['documents']:,} documents, {summary['tokens']:,} target tokens, "
-            f"{summary['shards_written']} shards written, {summary['shards_reused']} reused, fingerprint {summary['fingerprint']}\n{summary['cache']}"
+            f"{summary['shards_written']} shards written, {summary['shards_reused']} reused, "
+            f"fingerprint {summary['fingerprint']}\n{summary['cache']}"
         )
 
 
@@ -60,7 +61,8 @@ def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, s
     captured = result.manifest.splits
     if captured.get("train") and captured["train"].source_exhausted:
         log.print(
-            f"note: the documents ended after {captured['train'].documents:,} of documents.limit={shard.documents.limit:,} training documents"
+            f"note: the documents ended after {captured['train'].documents:,} "
+            f"of documents.limit={shard.documents.limit:,} training documents"
         )
     return {
         "shard": shard.name,

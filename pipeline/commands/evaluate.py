@@ -23,7 +23,8 @@ def evaluate(
     else:
         out.print(
             f"{run} phase {values['phase']}: CE {values['val_ce']:.4f} (teacher {values['teacher_ce']:.4f}), "
-            f"KL ({values['kl_kind']}) {values['val_kl']:.4f}, KD {values['val_kd']:.4f}, PPL {values['val_ppl']:.2f}, {values['val_tokens']:,} target tokens"
+            f"KL ({values['kl_kind']}) {values['val_kl']:.4f}, KD {values['val_kd']:.4f}, PPL {values['val_ppl']:.2f}, "
+            f"{values['val_tokens']:,} target tokens"
         )
 
 
@@ -41,7 +42,8 @@ def evaluate_run(name: str, phase: int | None, root: ArtifactRoot) -> dict[str, 
     finished = sorted(int(path.name.removeprefix("phase-")) for path in (folder.path / "phases").glob("phase-*"))
     if not finished or (phase is not None and phase not in finished):
         raise RunError(
-            f"{name}: phase {phase if phase is not None else 0} is not finished (finished: {finished or 'none'}); run the training command again to go on"
+            f"{name}: phase {phase if phase is not None else 0} is not finished (finished: {finished or 'none'}); "
+            "run the training command again to go on"
         )
     return _evaluate(root, folder, config, finished[-1] if phase is None else phase)
 

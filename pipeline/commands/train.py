@@ -159,7 +159,8 @@ def _plan_text(plan: dict[str, Any]) -> str:
         f"  {plan['tokens_total']:,} target tokens ({plan['tokens_unique']:,} unique), {plan['active_layer_tokens']:,} active-layer tokens"
     )
     lines.append(
-        f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']} (this version: 0 in float32; 1 and 2 in float32 and bfloat16)"
+        f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']} "
+        "(this version: 0 in float32; 1 and 2 in float32 and bfloat16)"
     )
     return "\n".join(lines + [f"  {note}" for note in plan["notes"]])
 
@@ -167,7 +168,8 @@ def _plan_text(plan: dict[str, Any]) -> str:
 def _result_text(result: dict[str, Any]) -> str:
     lines = [f"{result['run']}: validation CE {result['val_ce_start']:.4f} -> {result['val_ce']:.4f} (teacher {result['teacher_ce']:.4f})"]
     lines += [
-        f"  phase {p['index']}: {p['active_layers']} layers, CE {p['val_ce']:.4f}, KL ({result['kl_kind']}) {p['val_kl']:.4f}, KD {p['val_kd']:.4f}, PPL {p['val_ppl']:.2f}"
+        f"  phase {p['index']}: {p['active_layers']} layers, CE {p['val_ce']:.4f}, KL ({result['kl_kind']}) {p['val_kl']:.4f}, "
+        f"KD {p['val_kd']:.4f}, PPL {p['val_ppl']:.2f}"
         for p in result["phases"]
     ]
     return "\n".join(lines)

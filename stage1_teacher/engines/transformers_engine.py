@@ -5,6 +5,7 @@ KL of 5e-4 nats. [tokens, vocabulary] never exists: the head works in chunks of 
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,10 @@ class TransformersEngine:
         return TeacherInterface({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, config)
 
     def score(self, documents: Sequence[np.ndarray]) -> list[CachedDocument]:
-        """See `TeacherEngine.score`. Documents of like length share a forward; padding is on the right, where causal attention never looks."""
+        """See `TeacherEngine.score`.
+
+        Documents of like length share a forward; padding is on the right, where causal attention never looks.
+        """
         self._check_ids(documents)
         scored: dict[int, CachedDocument] = {}
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
@@ -91,7 +95,7 @@ class TransformersEngine:
         return Kept(*(torch.cat(parts).cpu() for parts in zip(*chunks, strict=True)))
 
 
-def _load(files: TeacherFiles, dtype: torch.dtype) -> torch.nn.Module:
+def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     family = AutoConfig.from_pretrained(files.folder, **files.load_arguments()).model_type

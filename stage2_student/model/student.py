@@ -31,8 +31,8 @@ class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = BlockStackConfig
     supports_gradient_checkpointing = True
-    _no_split_modules = ["PreNormLayer", "PostNormLayer"]  # noqa: RUF012 (declared so by transformers)
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _no_split_modules = ["PreNormLayer", "PostNormLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True

@@ -5,6 +5,7 @@ float16 log-probabilities are rescaled to 1 - tail mass, a row at a time.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ CODEC = "plain"
 
 def encode(documents: Sequence[CachedDocument], first_index: int) -> pa.RecordBatch:
     """One Arrow row a document; `first_index` is the index of the first one in its split."""
-    columns = {
+    columns: dict[str, Any] = {
         "document": np.arange(first_index, first_index + len(documents), dtype=np.int64),
         "input_tokens": np.array([len(document.token_ids) for document in documents], dtype=np.int32),
         **{name: [_stored(document, name) for document in documents] for name in DOCUMENT_SCHEMA.names[2:]},

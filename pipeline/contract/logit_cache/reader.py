@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.contract.errors import CacheError
-from pipeline.contract.logit_cache import codec
+from pipeline.contract.logit_cache.codec import decode
 from pipeline.contract.logit_cache.index import CacheManifest, ShardRecord, Split, SplitRecord, read_manifest, shard_name
 from pipeline.contract.logit_cache.schema import CachedDocument
 
@@ -98,7 +98,7 @@ class LogitCache:
         shard = int(np.searchsorted(self._shard_starts, index, side="right")) - 1
         batch, row = self._place(shard, index - int(self._shard_starts[shard]))
         try:
-            return codec.decode(self._batches.get((shard, batch)), row)
+            return decode(self._batches.get((shard, batch)), row)
         except (pa.ArrowInvalid, OSError) as error:
             self._refuse(self.record.shards[shard], f"cannot be read ({str(error).splitlines()[0]})")
             raise

@@ -76,10 +76,6 @@ def _decode_problems(cache: Path, manifest: CacheManifest) -> list[Bad]:
                 bad.append(Bad(split, str(error)))
                 continue
             if len(document.counts) != document.tokens or int(document.counts.sum(dtype=int)) != len(document.ids):
-                bad.append(
-                    Bad(
-                        split,
-                        f"document {index}: {len(document.counts)} rows and {len(document.ids)} entries do not fit its {document.tokens} tokens",
-                    )
-                )
+                found = f"{len(document.counts)} rows and {len(document.ids)} entries"
+                bad.append(Bad(split, f"document {index}: {found} do not fit its {document.tokens} tokens"))
     return bad

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.contract.atomic_io import publish, temporary_path, write_json
-from pipeline.contract.logit_cache import codec
+from pipeline.contract.logit_cache.codec import decode, encode
 from pipeline.contract.logit_cache.fidelity import measure, row_kl
 from pipeline.contract.logit_cache.index import FileRecord, FreshForward, ShardRecord, Split, read_sidecar, shard_name, sidecar_path
 from pipeline.contract.logit_cache.schema import DOCUMENT_SCHEMA, CachedDocument
@@ -32,9 +32,9 @@ def write_shard(
     Raises:
         PipelineError: when the disk is full; nothing that was there before is lost.
     """
-    batches = [codec.encode(documents[start:stop], first_document + start) for start, stop in batch_ranges(documents, tokens_per_batch)]
+    batches = [encode(documents[start:stop], first_document + start) for start, stop in batch_ranges(documents, tokens_per_batch)]
     payload = _publish_payload(cache / "shards", shard_name(split, index), batches)
-    restored = [codec.decode(batch, row) for batch in batches for row in range(batch.num_rows)]
+    restored = [decode(batch, row) for batch in batches for row in range(batch.num_rows)]
     record = _summary(documents, restored, batches, payload, split, index, skipped, fresh_forward)
     before_sidecar()
     write_json(sidecar_path(cache, split, index), record.model_dump())

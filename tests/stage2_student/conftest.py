@@ -1,0 +1,31 @@
+"""One tiny capture a session, by the real command line; every test reads it through a link in a root of its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from runs import capture, new_root
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Two cores are shared, and a subprocess must add up in the same order as this process."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_cache(tmp_path_factory) -> Path:
+    """A finished cache of 24 training and 5 validation documents. Read-only by agreement."""
+    return capture(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def root(tmp_path, tiny_cache) -> Path:
+    """An artifact root that holds that cache and no run."""
+    return new_root(tmp_path / "artifacts", tiny_cache)
+
+
+@pytest.fixture(scope="module")
+def module_root(tmp_path_factory, tiny_cache) -> Path:
+    """As `root`, shared by the tests of one file."""
+    return new_root(tmp_path_factory.mktemp("runs") / "artifacts", tiny_cache)

@@ -4,7 +4,9 @@ Exit 0 done, 2 the user's to mend, 1 a bug with its traceback.
 """
 
 import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -19,6 +21,7 @@ from pipeline.commands.plan import plan
 from pipeline.commands.report import report
 from pipeline.commands.run import run
 from pipeline.commands.train import train
+from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import Interrupted, NotThereYet, PipelineError
 
 NOT_THERE_YET = {
@@ -68,8 +71,13 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. SIGTERM ends work as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run_command(sys.argv[1:]))
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def run_command(arguments: list[str]) -> int:
@@ -77,7 +85,8 @@ def run_command(arguments: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TQDM_DISABLE", "1")  # our own lines say more
     try:
-        code = app(args=arguments, prog_name="pipeline", standalone_mode=False)
+        with disk_errors(Path()):
+            code = app(args=arguments, prog_name="pipeline", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except PipelineError as error:
         return _say(str(error))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.atomic_io import sweep_temporaries, write_json
+from pipeline.contract.atomic_io import only_writer, sweep_temporaries, write_json
 from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError
 from pipeline.contract.fingerprint import Identity, declared_identity, fingerprint, require_same
 from pipeline.contract.logit_cache.codec import CODEC
@@ -78,8 +78,9 @@ def capture(request: CaptureRequest) -> CaptureResult:
         return CaptureResult(whole, shards_reused=sum(len(split.shards) for split in whole.splits.values()))
     files, source = _inputs(request.shard)
     identity = {**declared_identity(request.shard), **files.identity(), "documents.content": source.identity()}
-    _claim_folder(request, identity)
-    return _Capture(request, files, source, identity).run()
+    with only_writer(request.cache):
+        _claim_folder(request, identity)
+        return _Capture(request, files, source, identity).run()
 
 
 def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheManifest | None:
@@ -93,7 +94,8 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
     except CacheError:
         return None
     require_same(manifest.identity, present_identity(request.shard, manifest.identity), str(request.cache), next_move(request.shard))
-    if manifest.shard["documents"]["limit"] != request.shard.documents.limit or not set(request.splits) <= set(manifest.splits):
+    covered = manifest.shard["documents"]["limit"] >= request.shard.documents.limit  # a smaller range never shrinks a cache
+    if not covered or not set(request.splits) <= set(manifest.splits):
         return None
     folders = [(request.cache / "teacher", manifest.teacher)]
     folders += [(request.cache / "shards", [shard.payload for shard in split.shards]) for split in manifest.splits.values()]

@@ -27,9 +27,10 @@ def split_of(kept: int, documents: Documents) -> Split:
 
 
 def shard_units(source: Iterable[RawDocument], documents: Documents, per_shard: int, wanted: Collection[Split]) -> Iterator[ShardUnit]:
-    """Yield shards of the `wanted` splits as they fill, the partial last ones at the end.
+    """Yield shards of the `wanted` splits in order, each when the next one begins, the last ones at the end.
 
-    Reading stops at `documents.limit` training documents. A skipped document is counted with the next kept one.
+    Reading stops at `documents.limit` training documents. A skipped document is counted with the next kept one, those
+    after the last kept one with that one.
     """
     filling: dict[Split, ShardUnit] = {split: ShardUnit(split, 0) for split in wanted}
     skipped: Counter[str] = Counter()
@@ -45,17 +46,18 @@ def shard_units(source: Iterable[RawDocument], documents: Documents, per_shard: 
         skipped = Counter()
         if train == documents.limit:
             break
+    last = split_of(max(kept - 1, 0), documents)
     for unit in filling.values():
         if unit.texts:
-            unit.skipped += skipped if unit.split == "train" else Counter()
+            unit.skipped += skipped if unit.split == last else Counter()
             yield unit
 
 
 def _add(filling: dict[Split, ShardUnit], split: Split, raw: RawDocument, skipped: Counter[str], per_shard: int) -> Iterator[ShardUnit]:
+    if len(filling[split].texts) == per_shard:
+        yield filling[split]
+        filling[split] = ShardUnit(split, filling[split].index + 1)
     unit = filling[split]
     unit.skipped += skipped
     unit.texts.append(raw.text or "")
     unit.origins.append(raw.origin)
-    if len(unit.texts) == per_shard:
-        yield unit
-        filling[split] = ShardUnit(split, unit.index + 1)

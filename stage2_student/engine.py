@@ -6,6 +6,7 @@ silently trains nothing): a phase takes the float32 weights out and a new engine
 
 import os
 import socket
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +48,7 @@ class Processes:
         if not torch.cuda.is_available():
             prepare_cpu_process()
         _environment()
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # DeepSpeed's calls, not ours
         import deepspeed
         import deepspeed.comm as comm
 

@@ -87,6 +87,9 @@ def finished_result(job: StudentJob) -> dict[str, Any] | None:
     return job.record.read("result")
 
 
-def restart(folder: RunFolder) -> None:
-    """Forget everything a run did."""
-    remove(folder.path)
+def set_aside(folder: RunFolder) -> Path:
+    """Move a run out of the way of one with other settings; nothing of it is lost. Returns where it is now."""
+    aside = folder.path.with_name(f"{folder.path.name}.{run_fingerprint(folder.read('config'))[:8]}")
+    remove(aside)  # an older copy of the very same run
+    folder.path.rename(aside)
+    return aside

@@ -1,16 +1,22 @@
-"""Start a run's processes: this one, those of a launcher that has started us already, or one a device by torchrun."""
+"""Start a run's processes: this one, those of a launcher that has started us already, or one a device of this machine."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
 from stage2_student.job import StudentJob
-from stage2_student.train import OnRecord, train
+from stage2_student.progress import StepProgress
+from stage2_student.train import train
+
+GRACE_SECONDS = 30.0
+"""How long the others get to end by themselves once one process has failed; a collective may never return."""
 
 
 def launched_by_another() -> bool:
@@ -29,42 +35,60 @@ def rank() -> int:
     return int(os.environ["SLURM_PROCID"]) if _under_slurm() else 0
 
 
-def in_process(job: StudentJob, on_record: OnRecord) -> dict[str, Any] | None:
+def in_process(job: StudentJob) -> dict[str, Any] | None:
     """Run `job` in this process, as one of those a launcher started or alone; the result on rank 0, None elsewhere."""
     first = rank() == 0
-    result = train(job, on_record)
+    result = train(job, StepProgress(job))
     return result if first else None
 
 
 def launch(job: StudentJob, devices: int) -> dict[str, Any]:
-    """Run `job` on `devices` processes of this machine, started here; returns its result.
+    """Run `job` on `devices` new processes of this machine; returns its result.
 
     Raises:
-        RunError: a process failed; the last line of its error is in the message.
-        Interrupted: a signal came.
+        RunError: a process failed; its own error is in the message.
+        Interrupted: a signal came; the processes have saved their state.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.json"
-        job.write(path)
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={devices}",
-            "-m",
-            "stage2_student.worker",
-            str(path),
-        ]
-        threads = str(max(1, (os.cpu_count() or 1) // devices))
-        process = subprocess.Popen(command, env={"OMP_NUM_THREADS": threads, **os.environ}, stdout=sys.stderr)
+        job.write(Path(folder) / "job.json")
+        processes = _start(Path(folder), devices)
         try:
-            code = process.wait()
+            code = _wait(processes)
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
+            for process in processes:
+                process.terminate()
+            _wait(processes)
             raise Interrupted(f"{job.run}: stopped by a signal; run the same command again to go on") from None
+        errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("error-*.txt"))]
     result = job.record.read("result")
     if code or result is None:
-        raise RunError(f"{job.run}: a process ended with code {code}; its error stands above, and the same command resumes")
+        raise RunError(
+            errors[0] if errors else f"{job.run}: a process ended with code {code}; its output stands above, and the same command resumes"
+        )
     return result
+
+
+def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(devices)}
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // devices))}
+    command = [sys.executable, "-m", "stage2_student.worker", str(folder)]
+    places = [{"RANK": str(index), "LOCAL_RANK": str(index)} for index in range(devices)]
+    # a session of their own: Ctrl-C reaches this process alone, which passes it on once
+    return [
+        subprocess.Popen(command, env=threads | os.environ | meeting | place, stdout=sys.stderr, start_new_session=True) for place in places
+    ]
+
+
+def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
+    """Wait for all; once one has failed, end the others after a grace. The first code that is not 0, or 0."""
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes):
+        if deadline == float("inf") and any(process.poll() for process in processes):
+            deadline = time.monotonic() + GRACE_SECONDS
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+        time.sleep(0.1)
+    return next((process.returncode for process in processes if process.returncode), 0)

@@ -17,7 +17,7 @@ def learning_rate(phase_step: int, settings: StudentManifest) -> float:
     """
     warmup = warmup_steps(settings)
     if phase_step < warmup:
-        return settings.learning_rate * (phase_step + 1) / warmup
+        return settings.learning_rate * ((phase_step + 1) / warmup)
     progress = (phase_step - warmup + 1) / max(1, settings.steps - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return settings.learning_rate_min + (settings.learning_rate - settings.learning_rate_min) * cosine

@@ -4,11 +4,14 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.contract.atomic_io import only_writer
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
@@ -59,6 +62,16 @@ class StopRequest:
         self.received = number
 
 
+@dataclass(frozen=True)
+class _Resume:
+    """Where a run goes on: the phase, and the updates of it that a checkpoint holds (None: the phase is not begun)."""
+
+    phase: int
+    phase_step: int | None = None
+    folder: Path | None = None
+    position: Position | None = None
+
+
 class _Run:
     """One run in one process."""
 
@@ -84,52 +97,48 @@ class _Run:
 
     def execute(self) -> dict[str, Any]:
         started = time.monotonic()
-        self.checkpoints.sweep()
-        first, checkpoint = self._resume_point()
-        resumed_from = (
-            self.phases[first].first_step + (checkpoint[1].phase_step if checkpoint else 0) if first < len(self.phases) else self._last_step
-        )
-        self._forget_after(first, checkpoint[1].phase_step if checkpoint else None)
-        with self.stop.listening():
-            for phase in self.phases[first:]:
-                self._phase(phase, checkpoint if phase.index == first else None)
-        result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
-        result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
-        if self.processes.rank == 0:
-            self.job.record.write("result", result)
+        with self._alone(), self.stop.listening():
+            self.checkpoints.sweep()
+            resume = self._resume_point()
+            self._forget_after(resume)
+            for phase in self.phases[resume.phase :]:
+                self._phase(phase, resume if phase.index == resume.phase else None)
+            result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
+            resumed_from = resume.phase * self.settings.steps + (resume.phase_step or 0)
+            result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
+            if self.processes.rank == 0:
+                self.job.record.write("result", result)
         self.processes.barrier()
         return result
 
-    @property
-    def _last_step(self) -> int:
-        return self.phases[-1].first_step + self.phases[-1].steps
+    def _alone(self) -> AbstractContextManager[None]:
+        """Rank 0 holds the run's folder against a second start of the same command."""
+        return only_writer(self.job.folder) if self.processes.rank == 0 else nullcontext()
 
-    def _resume_point(self) -> tuple[int, tuple[Any, Position] | None]:
-        """The phase to go on with, and its checkpoint if it has one. A finished phase is a folder that exists."""
+    def _resume_point(self) -> "_Resume":
+        """Where to go on: a finished phase is a folder that exists, a started one may have a checkpoint."""
         first = next((phase.index for phase in self.phases if not self.job.record.phase(phase.index).is_dir()), len(self.phases))
         checkpoint = self.checkpoints.latest()
-        return first, checkpoint if checkpoint and checkpoint[1].phase == first else None
+        if checkpoint and checkpoint[1].phase == first:
+            return _Resume(first, checkpoint[1].phase_step, *checkpoint)
+        return _Resume(first)
 
-    def _forget_after(self, phase: int, phase_step: int | None) -> None:
+    def _forget_after(self, resume: "_Resume") -> None:
         """Drop metrics of steps that will be done again."""
         if self.processes.rank == 0:
-            kept = [
-                m
-                for m in self.job.record.metrics()
-                if m["phase"] < phase or (m["phase"] == phase and m["phase_step"] <= (-1 if phase_step is None else phase_step))
-            ]
-            self.job.record.keep_metrics(kept)
+            done = -1 if resume.phase_step is None else resume.phase_step
+            self.job.record.keep_metrics([m for m in self.job.record.metrics() if (m["phase"], m["phase_step"]) <= (resume.phase, done)])
         self.processes.barrier()
 
-    def _phase(self, phase: Phase, checkpoint: tuple[Any, Position] | None) -> None:
+    def _phase(self, phase: Phase, resume: "_Resume | None") -> None:
         model = phase_model(self.job, phase)
         if self.settings.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         engine = StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
         done = 0
-        if checkpoint:
-            self.checkpoints.restore(*checkpoint, engine)
-            done = checkpoint[1].phase_step
+        if resume and resume.folder and resume.position:
+            self.checkpoints.restore(resume.folder, resume.position, engine)
+            done = resume.position.phase_step
         self._evaluate(engine, phase, done)
         for phase_step in range(done, phase.steps):
             stopping = self._step(engine, phase, phase_step)
@@ -146,8 +155,9 @@ class _Run:
             position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
             self.checkpoints.save(engine, position, phase.first_step + phase_step)
         if stopping:
+            total = sum(each.steps for each in self.phases)
             raise Interrupted(
-                f"{self.job.run}: stopped by a signal after step {phase.first_step + phase_step} of {self._last_step}, "
+                f"{self.job.run}: stopped by a signal after step {phase.first_step + phase_step} of {total}, "
                 "state saved; run the same command again to go on"
             )
 

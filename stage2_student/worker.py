@@ -1,21 +1,22 @@
-"""One process of a run with several: `python -m stage2_student.worker JOB.json` under torchrun."""
+"""One process of a run that `launch` started: `python -m stage2_student.worker FOLDER`, where FOLDER holds the job."""
 
 import sys
 from pathlib import Path
 
 from pipeline.contract.errors import PipelineError
 from stage2_student.job import StudentJob
-from stage2_student.train import train
+from stage2_student.launch import in_process, rank
 
 
-def main() -> int:
+def main(folder: Path) -> int:
+    """Run the job; an error of the user's is left in the folder for the process that started us."""
     try:
-        train(StudentJob.read(Path(sys.argv[1])))
+        in_process(StudentJob.read(folder / "job.json"))
     except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        (folder / f"error-{rank()}.txt").write_text(str(error), encoding="utf-8")
         return 2
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

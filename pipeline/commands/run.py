@@ -68,10 +68,10 @@ def _capture(workflow: Workflow, stage: Stage) -> int:
 def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any], devices: int | None) -> None:
     if stage.state == "current":
         return
-    if stage.state == "stale":  # an experiment owns its runs: a student of other settings is made anew
-        from stage2_student.job import restart
+    if stage.state == "stale":
+        from stage2_student.job import set_aside
 
-        restart(workflow.root.run(name))
+        log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {set_aside(workflow.root.run(name))}")
     run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
 
 

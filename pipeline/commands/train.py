@@ -99,47 +99,18 @@ def run_student(job: Any, devices: int | None) -> dict[str, Any] | None:
     if done is not None:
         log.print(f"{job.run}: is finished already; nothing to do")
         return done | {"steps_executed": 0, "resumed_from": done["optimizer_steps"]}
-    from stage2_student.launch import in_process, launch
+    from stage2_student.launch import in_process, launch, launched_by_another
     from stage2_student.provenance import record_start
 
     count = devices or _device_count()
     record_start(job, count)
-    return in_process(job, StepProgress(job)) if count == 1 or _launched() else launch(job, count)
-
-
-def _launched() -> bool:
-    from stage2_student.launch import launched_by_another
-
-    return launched_by_another()
+    return in_process(job) if count == 1 or launched_by_another() else launch(job, count)
 
 
 def _device_count() -> int:
     import torch
 
     return torch.cuda.device_count() or 1
-
-
-class StepProgress:
-    """A line an evaluation and about twenty a phase: loss, rate, time left."""
-
-    def __init__(self, job: Any) -> None:
-        from stage2_student.curriculum import phases
-
-        plan = phases(job.settings)
-        self.total, self.every = plan[-1].first_step + plan[-1].steps, max(1, job.settings.steps // 20)
-        self.run, self.seconds, self.steps = job.run, 0.0, 0
-
-    def __call__(self, record: dict[str, Any]) -> None:
-        place = f"{self.run} phase {record['phase']} step {record['step']}/{self.total}"
-        if record["kind"] == "val":
-            log.print(f"{place}: validation CE {record['val/ce']:.4f}, KL {record['val/kl']:.4f}")
-        elif record["kind"] == "train":
-            self.seconds, self.steps = self.seconds + record["tokens"] / record["perf/tokens_per_second"], self.steps + 1
-            if record["phase_step"] % self.every == 0:
-                left = (self.total - record["step"]) * self.seconds / self.steps
-                log.print(
-                    f"{place}: loss {record['train/loss']:.4f}, {record['perf/tokens_per_second']:,.0f} tokens/s, about {left:,.0f} s left"
-                )
 
 
 def _plan(job: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ kills the writer (SIGKILL, a full disk, a power cut).
 """
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 from pipeline.contract.errors import PipelineError
 
 TEMPORARY_PREFIX = ".tmp-"
+LOCK = ".lock"
 
 
 def _fsync(path: Path) -> None:
@@ -29,7 +31,8 @@ def _fsync(path: Path) -> None:
 
 def _full_disk(error: OSError, path: Path) -> PipelineError:
     return PipelineError(
-        f"{path}: {error.strerror} while writing; nothing half-written was kept: free some space and run the same command again"
+        f"{error.filename or path}: {error.strerror} while writing; "
+        "nothing half-written is believed: free some space and run the same command again"
     )
 
 
@@ -76,6 +79,24 @@ def atomic_path(path: Path) -> Iterator[Path]:
     with temporary_path(path) as temporary:
         yield temporary
         publish(temporary, path)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold `folder` against another writer on this machine; the hold ends with the process, however it ends.
+
+    Raises:
+        PipelineError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(
+                f"{folder}: another process is writing there; wait for it or stop it, then run the same command again"
+            ) from None
+        yield
 
 
 def publish(temporary: Path, path: Path) -> None:

@@ -43,6 +43,7 @@ def declared_identity(shard: ShardManifest) -> Identity:
         "targets.mode": targets.mode,
         "targets.k": targets.k,
         "targets.temperatures": targets.temperatures,
+        "engine": shard.engine,
         "cache.documents_per_shard": shard.cache.documents_per_shard,
         "cache.tokens_per_batch": shard.cache.tokens_per_batch,
     }

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 
 
@@ -22,6 +23,14 @@ class TeacherInterface:
     config: dict[str, Any]
 
 
+class ScoringError(TeacherError):
+    """A document that the teacher cannot score; `position` is its place among the given ones."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(f"document {position}: {problem}")
+        self.position, self.problem = position, problem
+
+
 class TeacherEngine(Protocol):
     """Scores token sequences; a new engine implements these three and nothing else of stage one changes."""
 
@@ -34,7 +43,7 @@ class TeacherEngine(Protocol):
         The batches depend on the given documents alone.
 
         Raises:
-            TeacherError: on a non-finite value (naming the position in `documents`) or an id outside the vocabulary.
+            ScoringError: on a non-finite value or an id outside the vocabulary.
         """
         ...
 

@@ -15,7 +15,7 @@ from pipeline.contract.cpu_process import prepare_cpu_process
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest
-from stage1_teacher.engines.base import TeacherInterface
+from stage1_teacher.engines.base import ScoringError, TeacherInterface
 from stage1_teacher.targets import Kept, keep_topk
 from stage1_teacher.teacher_files import TeacherFiles
 
@@ -56,18 +56,17 @@ class TransformersEngine:
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
             for position, document in zip(members, self._score_batch([documents[position] for position in members]), strict=True):
                 if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
-                    raise TeacherError(
-                        f"document {position} of the shard: the teacher gives a non-finite value; check its weights and dtype"
-                    )
+                    raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
                 scored[position] = document
         return [scored[position] for position in range(len(documents))]
 
     def _check_ids(self, documents: Sequence[np.ndarray]) -> None:
         for position, ids in enumerate(documents):
             if len(ids) and int(ids.max()) >= self.vocab_size:
-                raise TeacherError(
-                    f"document {position} of the shard: token id {int(ids.max())} is outside the teacher's {self.vocab_size} rows; "
-                    "tokenizer and weights do not belong together"
+                raise ScoringError(
+                    position,
+                    f"token id {int(ids.max())} is outside the teacher's {self.vocab_size} rows; "
+                    "tokenizer and weights do not belong together",
                 )
 
     @torch.inference_mode()

@@ -118,7 +118,16 @@ def _flip_payload(cache, shard):
     flip_bit(cache / "shards" / shard.payload.name)
 
 
-HARMS = [_remove_sidecar, _cut_sidecar, _garble_sidecar, _foreign_sidecar, _truncate_payload, _empty_payload, _remove_payload, _flip_payload]
+HARMS = [
+    _remove_sidecar,
+    _cut_sidecar,
+    _garble_sidecar,
+    _foreign_sidecar,
+    _truncate_payload,
+    _empty_payload,
+    _remove_payload,
+    _flip_payload,
+]
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__.strip("_"))

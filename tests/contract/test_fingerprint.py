@@ -85,7 +85,9 @@ def test_a_refusal_names_field_both_values_and_the_next_move():
     with pytest.raises(CacheError) as caught:
         require_same(declared(), wanted, "caches/tiny", "make another")
     message = str(caught.value)
-    assert message.startswith("caches/tiny: was made with documents.max_length=8192, the manifest says documents.max_length=100; make another")
+    assert message.startswith(
+        "caches/tiny: was made with documents.max_length=8192, the manifest says documents.max_length=100; make another"
+    )
     assert "targets.k" not in message
 
 

@@ -36,15 +36,14 @@ def make_case(*, seed: int = 0, dtype: torch.dtype = torch.float64, rows: int = 
 
 def _targets(rows: int, vocabulary: int, g: torch.Generator) -> SparseTargets:
     probabilities, ids = torch.randn(rows, vocabulary, generator=g, dtype=torch.float64).mul(2).softmax(-1).topk(K)
-    tail = 1 - probabilities.sum(-1)
-    for row, mass in ((0, 1e-12), (7, 0.0)):
-        probabilities[row] *= (1 - mass) / probabilities[row].sum()
-        tail[row] = mass
     valid = torch.ones_like(ids, dtype=torch.bool)
     valid[::3, 4:] = False
+    kept = probabilities.masked_fill(~valid, 0).sum(-1)
+    tail = 1 - kept
+    tail[0], tail[7] = 1e-12, 0.0
+    probabilities = probabilities * ((1 - tail) / kept)[:, None]
     ids[::3, 4:] = ids[::3, :2]
     probabilities[::3, 4:] = torch.tensor([9.0, torch.nan], dtype=torch.float64)  # whatever stands there is not read
-    tail = torch.where(tail > 1e-6, 1 - probabilities.masked_fill(~valid, 0).sum(-1), tail)
     return SparseTargets(ids, probabilities, valid, tail)
 
 

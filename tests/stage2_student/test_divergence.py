@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from losses import K, V, Case, chunked, full_targets, generator, make_case, reference, top_targets
+from losses import Case, K, V, chunked, full_targets, generator, make_case, reference, top_targets
 from torch.nn.functional import cross_entropy, kl_div
 
 from stage2_student.loss import SparseTargets, distillation_loss, fused_distillation_loss
@@ -41,7 +41,7 @@ def test_the_buckets_kl_is_a_lower_bound_that_grows_with_k(loss, seed):
     case, mine, teacher = student_and_teacher(seed)
     full = kl_div(mine.log_softmax(-1), teacher.log_softmax(-1), reduction="batchmean", log_target=True)
     values = [loss(case._replace(targets=top_targets(teacher, k))).kl.item() for k in (1, 3, K, V - 2)]
-    assert 0 <= values[0] and values == sorted(values) and values[-1] <= full.item()
+    assert values[0] >= 0 and values == sorted(values) and values[-1] <= full.item()
 
 
 @BOTH
@@ -76,7 +76,7 @@ def drawn_targets(p: torch.Tensor, draws: int, seed: int) -> SparseTargets:
 def test_the_mean_gradient_of_sampled_targets_is_zero_at_the_teacher(loss):
     """Each draw's is not; the mean over n falls as 1 / sqrt(n)."""
     case, mine, _ = student_and_teacher()
-    hidden, p, total, squares, draws = mine.requires_grad_(), mine.detach().softmax(-1), 0.0, 0.0, 400
+    hidden, p, total, squares, draws = mine.requires_grad_(), mine.detach().softmax(-1), 0.0, 0.0, 250
     for seed in range(draws):
         one = Case(hidden, torch.eye(V, dtype=torch.float64), case.labels, drawn_targets(p, K, seed))
         (grad,) = torch.autograd.grad(loss(one, tail="sampled", alpha=1.0, gamma=0.0).loss, [hidden])

@@ -34,8 +34,7 @@ def write_shard(
     """
     batches = [encode(documents[start:stop], first_document + start) for start, stop in batch_ranges(documents, tokens_per_batch)]
     payload = _publish_payload(cache / "shards", shard_name(split, index), batches)
-    restored = [decode(batch, row) for batch in batches for row in range(batch.num_rows)]
-    record = _summary(documents, restored, batches, payload, split, index, skipped, fresh_forward)
+    record = _summary(documents, batches, payload, split, index, skipped, fresh_forward)
     before_sidecar()
     write_json(sidecar_path(cache, split, index), record.model_dump())
     for stale in (cache / "shards").glob(f"{shard_name(split, index)}-*.arrow"):
@@ -69,7 +68,6 @@ def _publish_payload(folder: Path, name: str, batches: list[pa.RecordBatch]) -> 
 
 def _summary(
     documents: Sequence[CachedDocument],
-    restored: Sequence[CachedDocument],
     batches: Sequence[pa.RecordBatch],
     payload: FileRecord,
     split: Split,
@@ -77,6 +75,7 @@ def _summary(
     skipped: dict[str, int],
     fresh_forward: FreshForward | None,
 ) -> ShardRecord:
+    restored = (decode(batch, row) for batch in batches for row in range(batch.num_rows))
     kl = np.concatenate([row_kl(exact, back) for exact, back in zip(documents, restored, strict=True)])
     return ShardRecord(
         split=split,

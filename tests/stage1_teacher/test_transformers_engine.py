@@ -1,0 +1,163 @@
+"""The engine's rows are a plain forward's, whatever the family, the batch or the chunk (field cases 8, 10, 15, 17, 18, 35)."""
+
+import numpy as np
+import pytest
+import torch
+from captures import reference, shard
+from safetensors.torch import load_file, save_file
+from tiny_teacher import QWEN3_SEPARATOR, QWEN3_VOCAB, write_teacher
+
+from pipeline.contract.errors import TeacherError
+from stage1_teacher.engines.transformers_engine import TransformersEngine, batches_by_length
+from stage1_teacher.teacher_files import TeacherFiles
+
+FAMILIES = {"qwen3": {}, "qwen3-tied": {"tied": True}, "qwen2": {}, "llama": {}, "llama-tied": {"tied": True}}
+LENGTHS = [7, 1, 24, 2, 24, 13, 1, 5]
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    made = {}
+
+    def teacher(name):
+        if name not in made:
+            made[name] = write_teacher(tmp_path_factory.mktemp(name), family=name.split("-")[0], **FAMILIES[name])
+        return made[name]
+
+    return teacher
+
+
+def engine(folder, **sections):
+    return TransformersEngine(TeacherFiles(folder), shard(folder, folder, **sections))
+
+
+def documents(lengths=LENGTHS, vocab=128, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, vocab, length).astype(np.int32) for length in lengths]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_are_a_plain_forwards(teachers, name):
+    ids = documents()
+    scored = engine(teachers(name)).score(ids)
+    for tokens, document, logprobs in zip(ids, scored, reference(teachers(name), ids), strict=True):
+        np.testing.assert_array_equal(document.token_ids, tokens)
+        assert document.counts.tolist() == [8] * (len(tokens) - 1)
+        best = np.argsort(-logprobs, axis=1)[:, :8]
+        np.testing.assert_array_equal(document.ids.reshape(-1, 8), best)
+        np.testing.assert_allclose(document.logprobs.reshape(-1, 8), np.take_along_axis(logprobs, best, 1), atol=1e-4)
+        np.testing.assert_allclose(document.label_logprob, logprobs[np.arange(len(tokens) - 1), tokens[1:]], atol=1e-4)
+        rest = logprobs.copy()
+        np.put_along_axis(rest, best, -np.inf, 1)
+        np.testing.assert_allclose(document.tail_logprob, np.logaddexp.reduce(rest, axis=1), atol=1e-4)
+
+
+def test_a_row_is_not_the_distribution_over_its_own_token(teachers):
+    (ids,) = documents([24])
+    (document,) = engine(teachers("qwen3")).score([ids])
+    (logprobs,) = reference(teachers("qwen3"), [ids])
+    rows = np.arange(len(ids) - 2)
+    assert np.abs(document.label_logprob[:-1] - logprobs[rows + 1, ids[2:]]).min() > 1e-3
+
+
+def test_qwen3_ids_need_18_bits(tmp_path):
+    folder = write_teacher(tmp_path, vocab_size=QWEN3_VOCAB)
+    ids = [np.array([QWEN3_VOCAB - 1, 140_000, 5, QWEN3_SEPARATOR], dtype=np.int32)]
+    scorer = engine(folder)
+    assert scorer.vocab_size == QWEN3_VOCAB
+    (document,) = scorer.score(ids)
+    (logprobs,) = reference(folder, ids)
+    np.testing.assert_array_equal(document.ids.reshape(-1, 8), np.argsort(-logprobs, axis=1)[:, :8])
+    assert (document.ids > 2**17).any()
+    assert document.label_logprob[-1] == pytest.approx(logprobs[-1, QWEN3_SEPARATOR], abs=1e-4)
+
+
+@pytest.mark.parametrize("cut", [{"tokens_per_batch": 1}, {"tokens_per_batch": 48}, {"rows_per_chunk": 1}, {"rows_per_chunk": 7}])
+def test_batches_and_chunks_do_not_change_the_rows(teachers, cut):
+    ids = documents()
+    whole = engine(teachers("qwen3"), cache={"tokens_per_batch": 10_000, "rows_per_chunk": 10_000}).score(ids)
+    for tokens, one, other in zip(ids, whole, engine(teachers("qwen3"), cache=cut).score(ids), strict=True):
+        np.testing.assert_array_equal(other.token_ids, tokens)
+        np.testing.assert_array_equal(one.ids, other.ids)
+        for name in ("logprobs", "tail_logprob", "label_logprob"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
+def test_results_are_in_the_order_given(teachers):
+    ids = documents([3, 20, 1, 9, 20, 2])
+    scorer = engine(teachers("qwen3"))
+    forward, backward = scorer.score(ids), scorer.score(ids[::-1])[::-1]
+    for tokens, one, other in zip(ids, forward, backward, strict=True):
+        np.testing.assert_array_equal(one.token_ids, tokens)
+        np.testing.assert_allclose(one.label_logprob, other.label_logprob, atol=1e-5)
+
+
+def test_documents_of_one_token_alone_have_no_rows(teachers):
+    for document in engine(teachers("qwen3")).score(documents([1, 1])):
+        assert document.tokens == len(document.counts) == len(document.ids) == len(document.label_logprob) == 0
+
+
+def test_no_documents_no_results(teachers):
+    assert engine(teachers("qwen3")).score([]) == []
+
+
+def test_batches_are_within_the_budget_and_hold_every_document_once():
+    lengths = [int(n) for n in np.random.default_rng(0).integers(1, 300, 500)]
+    batches = list(batches_by_length(lengths, 1000))
+    assert sorted(sum(batches, [])) == list(range(500))
+    assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 1000 for batch in batches)
+    assert list(batches_by_length([5000, 3], 1000)) == [[1], [0]]
+
+
+def test_a_bfloat16_body_has_a_float32_head(teachers):
+    scorer = engine(teachers("qwen3"), teacher={"dtype": "bfloat16"})
+    (ids,) = documents([24])
+    (document,) = scorer.score([ids])
+    kept = np.exp(document.logprobs.reshape(-1, 8).astype(np.float64)).sum(1)
+    np.testing.assert_allclose(kept + document.tail_mass, 1, atol=1e-6)
+    with torch.inference_mode():
+        hidden = scorer.model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0, :-1]
+        logprobs = (hidden.double() @ scorer.head.double().T).log_softmax(-1).numpy()
+    np.testing.assert_allclose(document.label_logprob, logprobs[np.arange(23), ids[1:]], atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_non_finite_weight_names_the_document(tmp_path, value):
+    write_teacher(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.embed_tokens.weight"][77, 3] = value  # only documents with token 77 are hurt
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    scorer = engine(tmp_path)
+    ids = [np.full(length, token, dtype=np.int32) for length, token in ((9, 1), (3, 2), (5, 77), (20, 4))]
+    with pytest.raises(TeacherError, match="document 2 of the shard: the teacher gives a non-finite value"):
+        scorer.score(ids)
+    assert len(scorer.score(ids[:2])) == 2
+
+
+def test_a_token_outside_the_vocabulary_names_document_and_sizes(teachers):
+    ids = [*documents([4]), np.array([1, 128], dtype=np.int32)]
+    with pytest.raises(TeacherError, match=r"document 1 of the shard: token id 128 is outside the teacher's 128 rows"):
+        engine(teachers("qwen3")).score(ids)
+
+
+def test_a_k_above_the_vocabulary_is_refused(teachers):
+    with pytest.raises(TeacherError, match=r"targets.k=200: .* 128 entries"):
+        engine(teachers("qwen3"), targets={"k": 200})
+
+
+def test_k_of_the_whole_vocabulary_has_no_tail(teachers):
+    (document,) = engine(teachers("qwen3"), targets={"k": 128}).score(documents([6]))
+    assert np.isneginf(document.tail_logprob).all()
+    np.testing.assert_allclose(np.exp(document.logprobs.reshape(-1, 128).astype(np.float64)).sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_interface_is_what_a_student_needs(tmp_path, tied):
+    write_teacher(tmp_path, tied=tied)
+    saved, interface = load_file(tmp_path / "model.safetensors"), engine(tmp_path).interface()
+    wanted = {"embed_tokens.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+    wanted |= {} if tied else {"lm_head.weight": "lm_head.weight"}
+    assert set(interface.tensors) == set(wanted)
+    for name, there in wanted.items():
+        assert torch.equal(interface.tensors[name], saved[there])
+    assert (interface.config["model_type"], interface.config["tie_word_embeddings"]) == ("qwen3", tied)

@@ -1,0 +1,137 @@
+"""Reuse: one teacher pass for all students, none the second time, and only the students whose settings changed."""
+
+import json
+
+import pytest
+import yaml
+from tiny_teacher import text, write_parquet, write_teacher
+
+SHARD = {
+    "name": "tiny",
+    "documents": {"source": "parquet", "limit": 12, "validation": {"documents": 3, "every": 4}, "max_length": 32},
+    "targets": {"k": 8},
+    "cache": {"documents_per_shard": 4},
+    "student": {
+        "model": {"blocks": 2, "layers_per_block": 1, "initializer_range": 0.2},
+        "steps": 2,
+        "global_batch_size": 4,
+        "learning_rate": 1e-2,
+        "eval_interval": 2,
+        "gradient_checkpointing": False,
+    },
+}
+EXPERIMENT = {
+    "name": "tiny-2x2",
+    "shard": "tiny",
+    "caveat": "A caveat that stands under the table.",
+    "runs": [{"norm": norm, "curriculum": curriculum} for curriculum in ("joint", "grow") for norm in ("pre", "post")],
+}
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Manifests in ./manifests, a teacher and documents beside them."""
+    teacher = write_teacher(tmp_path / "teacher")
+    documents = write_parquet(tmp_path / "documents.parquet", [text(4 + i % 9, i) for i in range(30)])
+    shard = {**SHARD, "teacher": {"model": str(teacher)}, "documents": {**SHARD["documents"], "files": str(documents)}}
+    for kind, data in (("shards", shard), ("experiments", EXPERIMENT)):
+        folder = tmp_path / "manifests" / kind
+        folder.mkdir(parents=True)
+        (folder / f"{data['name']}.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    return "tiny-2x2"
+
+
+def run(pipeline, *arguments):
+    code, out, err = pipeline(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_one_teacher_pass_and_only_what_is_stale(pipeline, experiment, tmp_path):
+    planned = run(pipeline, "plan", experiment)
+    assert {stage["state"] for stage in planned["stages"][:-1]} == {"missing"} and planned["teacher_passes"] == 1
+
+    first = run(pipeline, "run", experiment)
+    assert first["teacher_passes"] == 1 and [s["steps_executed"] for s in first["students"]] == [2, 2, 4, 4]
+    table = first["table_1"]
+    ce = {(s["norm"], s["curriculum"]): s["val_ce"] for s in first["students"]}
+    assert table["joint"]["pre"] == ce["pre", "joint"] and table["grow"]["post"] == ce["post", "grow"]
+    expected = (ce["post", "grow"] - ce["pre", "grow"]) - (ce["post", "joint"] - ce["pre", "joint"])
+    assert table["interaction"] == pytest.approx(expected, abs=1e-12)
+    page = (tmp_path / "artifacts/reports/tiny-2x2/index.html").read_text(encoding="utf-8")
+    assert "A caveat that stands under the table." in page and f"{ce['post', 'grow']:.4f}" in page
+
+    planned = run(pipeline, "plan", experiment)
+    assert {stage["state"] for stage in planned["stages"]} == {"current"} and planned["teacher_passes"] == 0
+    assert planned["tokens"] == sum(run(pipeline, "train", *flags(s), "--dry-run")["tokens_total"] for s in first["students"])
+
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "artifacts/runs").rglob("result.json")}
+    again = run(pipeline, "run", experiment)
+    assert again["teacher_passes"] == 0 and times == {path: path.stat().st_mtime_ns for path in times}
+
+    changed = run(pipeline, "run", experiment, "--set", "learning_rate=5e-3")
+    assert changed["teacher_passes"] == 0
+    assert all("learning_rate was 0.01, is 0.005" in stage["reason"] for stage in changed["stages"] if stage["name"].startswith("student"))
+    assert [s["val_ce"] for s in changed["students"]] != [s["val_ce"] for s in first["students"]]
+    kept = [path for path in (tmp_path / "artifacts/runs/tiny-2x2").iterdir() if "." in path.name]
+    assert len(kept) == 4  # the earlier runs are set aside, not lost
+
+
+def flags(student):
+    return ["--shard", "tiny", "--norm", student["norm"], "--curriculum", student["curriculum"]]
+
+
+def test_a_new_run_trains_alone(pipeline, experiment, tmp_path):
+    path = tmp_path / "manifests/experiments/tiny-2x2.yaml"
+    small = {**EXPERIMENT, "runs": EXPERIMENT["runs"][:1]}
+    path.write_text(yaml.safe_dump(small), encoding="utf-8")
+    assert run(pipeline, "run", experiment)["teacher_passes"] == 1
+    path.write_text(yaml.safe_dump({**small, "runs": EXPERIMENT["runs"][:2]}), encoding="utf-8")
+    grown = run(pipeline, "run", experiment)
+    states = {stage["name"]: stage["state"] for stage in grown["stages"]}
+    assert states["student tiny-2x2/pre-joint-seed42"] == "current" and states["student tiny-2x2/post-joint-seed42"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["train", "--zero", "3"], ["zero=3", "--zero 2"]),
+        (["train", "--norm", "auto"], ["norm=auto", "'pre' or 'post'"]),
+        (["train", "--norm", "post,pre,post"], ["norm=post,pre,post"]),
+        (["train", "--norm", "sideways"], ["norm='sideways'"]),
+        (["train", "--set", "learning_rat=1"], ["nearest known key is 'learning_rate'"]),
+        (["train", "--shard", "nowhere"], ["'nowhere'", "fineweb-10bt"]),
+        (["train", "--set", "temperature=2"], ["temperature=2", "--set temperature=1"]),
+        (["cache-teacher", "--shard", "fineweb-10bt", "--executor", "ray"], ["--executor ray"]),
+        (["cache-teacher", "--shard", "fineweb-10bt", "--set", "steps=4"], ["student's setting", "pipeline train"]),
+        (["cache-teacher", "--shard", "fineweb-10bt", "--set", "targets.mode=sampled"], ["targets.mode=sampled"]),
+        (["cache", "stats", "--shard", "installed-docs"], ["pipeline cache-teacher --shard installed-docs"]),
+        (["cache", "audit"], ["'pipeline audit'"]),
+        (["pilot"], ["'pipeline pilot'"]),
+        (["evaluate", "no-such-run"], ["no-such-run"]),
+        (["report", "no-such-run"], ["no-such-run", "demo-2x2"]),
+        (["run", "no-such-experiment"], ["demo-2x2"]),
+        (["train", "--sed", "1"], ["--sed"]),
+        (["frobnicate"], ["frobnicate"]),
+    ],
+)
+def test_the_user_s_errors_are_one_line_and_exit_2(pipeline, arguments, parts):
+    code, out, err = pipeline(*arguments)
+    lines = err.strip().splitlines()
+    assert code == 2 and not out and len(lines) == 1 and lines[0].startswith("error: "), err
+    assert all(part in lines[0] for part in parts), lines[0]
+
+
+def test_help_has_an_example_for_every_command(pipeline):
+    for command in ("demo", "cache-teacher", "train", "evaluate", "run", "plan", "report", "doctor", "shards ls", "shards show"):
+        code, out, _ = pipeline(*command.split(), "--help")
+        assert code == 0 and "Example: pipeline" in out, command
+
+
+def test_doctor_and_shards(pipeline):
+    code, out, _ = pipeline("doctor", "--json")
+    assert code == 0 and {"packages", "devices", "compilers", "disk_free_gb", "advice"} <= set(json.loads(out))
+    code, out, _ = pipeline("shards", "ls", "--json")
+    assert code == 0 and {"fineweb-10bt", "installed-docs"} <= {shard["name"] for shard in json.loads(out)}
+    code, out, _ = pipeline("shards", "show", "fineweb-10bt")
+    assert code == 0 and "Qwen/Qwen3-8B-Base" in out

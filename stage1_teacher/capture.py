@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.contract.atomic_io import only_writer, sweep_temporaries, write_json
-from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError
+from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError, TeacherError
 from pipeline.contract.fingerprint import Identity, declared_identity, fingerprint, require_same
 from pipeline.contract.logit_cache.codec import CODEC
 from pipeline.contract.logit_cache.index import (
@@ -29,7 +29,7 @@ from pipeline.contract.logit_cache.writer import finished_shard, write_shard
 from pipeline.contract.manifest.shard import ShardManifest
 from stage1_teacher.documents.base import DocumentSource
 from stage1_teacher.documents.open_source import open_documents
-from stage1_teacher.engines.base import TeacherEngine
+from stage1_teacher.engines.base import ScoringError, TeacherEngine
 from stage1_teacher.shard_plan import ShardUnit, shard_units
 from stage1_teacher.teacher_files import TeacherFiles, find_teacher, teacher_is_local
 from stage1_teacher.teacher_folder import publish_teacher_folder, teacher_folder_records
@@ -147,10 +147,26 @@ def _claim_folder(request: CaptureRequest, identity: Identity) -> None:
     """Write the rule down before the first shard, so that a later call by another rule is refused."""
     path = request.cache / "identity.json"
     if path.is_file():
-        require_same(json.loads(path.read_text(encoding="utf-8")), identity, str(request.cache), next_move(request.shard))
+        require_same(_recorded_identity(path), identity, str(request.cache), next_move(request.shard))
     write_json(path, identity)
     sweep_temporaries(request.cache)
     sweep_temporaries(request.cache / "shards")
+
+
+def _recorded_identity(path: Path) -> Identity:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        return _manifest_identity(path)
+
+
+def _manifest_identity(path: Path) -> Identity:
+    try:
+        return read_manifest(path.parent).identity
+    except CacheError:
+        raise CacheError(
+            f"{path}: is damaged and no manifest says what its shards hold; remove {path.parent} and run the same command again"
+        ) from None
 
 
 class _Capture:
@@ -172,6 +188,8 @@ class _Capture:
             records[unit.split].append(self._shard(unit))
         if not any(records.values()):
             raise DocumentError(f"documents.files={shard.documents.files}: no document is left after skipping; give files that hold text")
+        if not any(record.tokens for split in records.values() for record in split):
+            raise DocumentError(f"documents.files={shard.documents.files}: no document holds any token; check the tokenizer")
         manifest = self._manifest(records, teacher)
         write_json(self.request.cache / "manifest.json", manifest.model_dump())
         return CaptureResult(manifest, self.written, self.reused, self.tokens, self.seconds)
@@ -202,7 +220,10 @@ class _Capture:
 
     def _score(self, unit: ShardUnit) -> ShardRecord:
         layout = self.request.shard.cache
-        documents = self.engine.score(self.tokenizer.encode(unit.texts))
+        try:
+            documents = self.engine.score(self.tokenizer.encode(unit.texts))
+        except ScoringError as error:
+            raise TeacherError(f"{unit.origins[error.position]}: {error.problem}") from None
         return write_shard(
             self.request.cache,
             unit.split,

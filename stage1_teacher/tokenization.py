@@ -14,9 +14,7 @@ class DocumentTokenizer:
     """The teacher's tokenizer under a shard's rules."""
 
     def __init__(self, files: TeacherFiles, documents: Documents) -> None:
-        from transformers import AutoTokenizer
-
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(files.folder, **files.load_arguments())
+        self.tokenizer: Any = _load(files)
         self.max_length = documents.max_length
         self.separator_id = self._separator(documents.separator)
 
@@ -37,3 +35,12 @@ class DocumentTokenizer:
     def _finish(self, ids: list[int]) -> np.ndarray:
         kept = ids[: self.max_length] if len(ids) >= self.max_length else [*ids, self.separator_id]
         return np.array(kept, dtype=np.int32)
+
+
+def _load(files: TeacherFiles) -> Any:
+    """tokenizer.json is taken as it stands: for some families AutoTokenizer builds another tokenizer of the same vocabulary."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if files.gguf_file is None and (files.folder / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(files.folder)
+    return AutoTokenizer.from_pretrained(files.folder, **files.load_arguments())

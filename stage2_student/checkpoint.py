@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.contract.atomic_io import TEMPORARY_PREFIX, publish, remove, sweep_temporaries, write_json, write_text
+from pipeline.contract.atomic_io import TEMPORARY_PREFIX, disk_errors, publish, remove, sweep_temporaries, write_json, write_text
 from pipeline.contract.errors import RunError
 from stage2_student.engine import Processes, StudentEngine
 
@@ -57,7 +57,8 @@ class Checkpoints:
             remove(temporary)
             temporary.mkdir(parents=True)
         self.processes.barrier()
-        engine.save(temporary, {"rng": torch.get_rng_state()})
+        with disk_errors(temporary):
+            engine.save(temporary, {"rng": torch.get_rng_state()})
         self.processes.barrier()
         if self.processes.rank == 0:
             write_json(temporary / "state.json", asdict(position))

@@ -19,6 +19,7 @@ from pipeline.contract.errors import PipelineError
 
 TEMPORARY_PREFIX = ".tmp-"
 LOCK = ".lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _fsync(path: Path) -> None:
@@ -29,26 +30,29 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _full_disk(error: OSError, path: Path) -> PipelineError:
-    return PipelineError(
-        f"{error.filename or path}: {error.strerror} while writing; "
-        "nothing half-written is believed: free some space and run the same command again"
-    )
-
-
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an out-of-space `OSError` into one line that names `path`.
+    """Turn a write that found no space into one line that names `path`.
 
     Raises:
-        PipelineError: on ENOSPC, EDQUOT or EFBIG.
+        PipelineError: on ENOSPC, EDQUOT or EFBIG, as Python, torch and safetensors report them.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _full_disk(error, path) from error
+    except Exception as error:
+        if _no_space(error):
+            raise PipelineError(
+                f"{getattr(error, 'filename', None) or path}: no space left while writing; "
+                "nothing half-written is believed: free some space and run the same command again"
+            ) from error
         raise
+
+
+def _no_space(error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    # torch.save and safetensors raise errors of their own and keep the cause in the text
+    return "inline_container" in str(error) or any(f"os error {code}" in str(error) for code in _FULL)
 
 
 @contextmanager

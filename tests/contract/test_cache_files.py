@@ -209,7 +209,7 @@ def test_a_newer_format_is_refused(tmp_path, documents):
 @pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe", b'{"format_version": 0}', b"3"])
 def test_a_damaged_manifest_says_so_in_one_line(tmp_path, content):
     (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(CacheError, match="is damaged .* to rebuild it from the shards") as caught:
+    with pytest.raises(CacheError, match=r"is damaged .* to rebuild it from the shards") as caught:
         read_manifest(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -103,9 +103,7 @@ def test_extending_touches_no_full_shard_nor_validation(tmp_path, teacher, files
     assert all(after[name] == before[name] for name in full)
     assert (result.shards_reused, result.shards_written) == (1, 4)
     take(shard(teacher, files), tmp_path / "fresh")
-    assert {name: data for name, data in tree(tmp_path).items() if "/" not in name or name.startswith("shards/")} == {
-        name.removeprefix("fresh/"): data for name, data in tree(tmp_path).items() if name.startswith("fresh/")
-    } or tree(tmp_path / "fresh" / "shards") == after
+    assert tree(tmp_path / "fresh" / "shards") == after
 
 
 def test_validation_stays_when_training_is_extended(tmp_path, teacher, files):
@@ -135,7 +133,7 @@ def test_qwen3_ids_need_18_bits(tmp_path, files):
     assert (manifest.vocab_size, manifest.separator_id) == (QWEN3_VOCAB, QWEN3_SEPARATOR)
     assert any((document.ids > 2**17).any() for document in documents)
     assert any((document.token_ids > 2**17).any() for document in documents)
-    assert [document.token_ids[-1] for document in documents if len(document.token_ids) < MAX_LENGTH] == [QWEN3_SEPARATOR] * 3
+    assert [document.token_ids[-1] for document in documents if len(document.token_ids) < MAX_LENGTH] == [QWEN3_SEPARATOR] * 2
     for document, exact in zip(documents, reference(teacher, [document.token_ids for document in documents]), strict=True):
         np.testing.assert_array_equal(document.ids.reshape(-1, 8)[:, 0], exact.argmax(1))
 

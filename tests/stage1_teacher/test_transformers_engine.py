@@ -104,7 +104,7 @@ def test_no_documents_no_results(teachers):
 def test_batches_are_within_the_budget_and_hold_every_document_once():
     lengths = [int(n) for n in np.random.default_rng(0).integers(1, 300, 500)]
     batches = list(batches_by_length(lengths, 1000))
-    assert sorted(sum(batches, [])) == list(range(500))
+    assert sorted(i for batch in batches for i in batch) == list(range(500))
     assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 1000 for batch in batches)
     assert list(batches_by_length([5000, 3], 1000)) == [[1], [0]]
 
@@ -129,14 +129,14 @@ def test_a_non_finite_weight_names_the_document(tmp_path, value):
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     scorer = engine(tmp_path)
     ids = [np.full(length, token, dtype=np.int32) for length, token in ((9, 1), (3, 2), (5, 77), (20, 4))]
-    with pytest.raises(TeacherError, match="document 2 of the shard: the teacher gives a non-finite value"):
+    with pytest.raises(TeacherError, match="document 2: the teacher gives a non-finite value"):
         scorer.score(ids)
     assert len(scorer.score(ids[:2])) == 2
 
 
 def test_a_token_outside_the_vocabulary_names_document_and_sizes(teachers):
     ids = [*documents([4]), np.array([1, 128], dtype=np.int32)]
-    with pytest.raises(TeacherError, match=r"document 1 of the shard: token id 128 is outside the teacher's 128 rows"):
+    with pytest.raises(TeacherError, match=r"document 1: token id 128 is outside the teacher's 128 rows"):
         engine(teachers("qwen3")).score(ids)
 
 

@@ -82,9 +82,9 @@ def test_bfloat16_gradients_are_near(module_root, plain, zero):
 
 @pytest.mark.parametrize("zero", [1, 2])
 def test_bfloat16_accumulates_in_float32(module_root, zero):
-    """DeepSpeed#2768: many micro-batches add up to what one gives, closer than bfloat16 could hold."""
+    """DeepSpeed#2768: 56 micro-batches add up to what one gives; accumulated in bfloat16 the head would be 0.016 off."""
     split, whole = (one_step(module_root, BATCHES["ragged"] * 8, budget, zero, precision="bfloat16") for budget in (1, 100_000))
-    assert max(difference(split[name], whole[name]) for name in split if name.startswith("blocks")) < 0.02
+    assert difference(split["lm_head.weight"], whole["lm_head.weight"]) < 0.007
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])

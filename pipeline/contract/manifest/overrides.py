@@ -76,7 +76,12 @@ def split_by_owner(overrides: Overrides) -> tuple[Overrides, Overrides]:
     shard_keys = known_keys(ShardManifest) - {"name", "about", "student"}
     student_keys = known_keys(StudentManifest)
     for key in overrides:
-        if key not in shard_keys | student_keys:
+        if _in_mapping(key) not in shard_keys | student_keys:
             raise ManifestError(f"--set {key}: unknown key {key!r}; {nearest(key, sorted(shard_keys | student_keys))}")
-    shard = {key: value for key, value in overrides.items() if key in shard_keys}
-    return shard, {key: value for key, value in overrides.items() if key not in shard_keys}
+    shard = {key: value for key, value in overrides.items() if _in_mapping(key) in shard_keys}
+    return shard, {key: value for key, value in overrides.items() if key not in shard}
+
+
+def _in_mapping(key: str) -> str:
+    """The known key that `key` is an entry of: packages are named by the user."""
+    return "documents.packages" if key.startswith("documents.packages.") else key

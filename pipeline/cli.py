@@ -22,7 +22,7 @@ from pipeline.commands.report import report
 from pipeline.commands.run import run
 from pipeline.commands.train import train
 from pipeline.contract.atomic_io import disk_errors
-from pipeline.contract.errors import Interrupted, NotThereYet, PipelineError
+from pipeline.contract.errors import NotThereYet, PipelineError
 
 NOT_THERE_YET = {
     "pilot": "the extrapolated cost of a shard; 'pipeline cache stats' tells what a captured one weighs",
@@ -66,6 +66,9 @@ cache.app.info.cls = Commands
 app.add_typer(cache.app, name="cache")
 
 
+CONTROL_C = 130
+"""What typer returns for a KeyboardInterrupt that it met first."""
+
 UsageError: Any = typer.BadParameter.__bases__[0]
 """Of the click that typer carries inside; typer itself exports only its children."""
 
@@ -87,13 +90,17 @@ def run_command(arguments: list[str]) -> int:
     try:
         with disk_errors(Path()):
             code = app(args=arguments, prog_name="pipeline", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        return _interrupted() if code == CONTROL_C else code if isinstance(code, int) else 0
     except PipelineError as error:
         return _say(str(error))
     except UsageError as error:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        return _say(str(Interrupted("interrupted; what is finished is kept, run the same command again to go on")))
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    return _say("interrupted; what is finished is kept, run the same command again to go on")
 
 
 def _usage(error: Any) -> int:

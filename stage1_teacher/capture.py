@@ -1,18 +1,16 @@
 """Stage one's loop: documents in, a published cache out. Run it again and it does only what is not there yet."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.contract.atomic_io import only_writer, sweep_temporaries, write_json
-from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError, TeacherError
-from pipeline.contract.fingerprint import Identity, declared_identity, fingerprint, require_same
+from pipeline.contract.atomic_io import only_writer, write_json
+from pipeline.contract.errors import CacheError, DocumentError, TeacherError
+from pipeline.contract.fingerprint import fingerprint, require_same
 from pipeline.contract.logit_cache.codec import CODEC
 from pipeline.contract.logit_cache.index import (
     CacheManifest,
@@ -27,11 +25,9 @@ from pipeline.contract.logit_cache.index import (
 from pipeline.contract.logit_cache.schema import FORMAT_VERSION, CachedDocument
 from pipeline.contract.logit_cache.writer import finished_shard, write_shard
 from pipeline.contract.manifest.shard import ShardManifest
-from stage1_teacher.documents.base import DocumentSource
-from stage1_teacher.documents.open_source import open_documents
 from stage1_teacher.engines.base import ScoringError, TeacherEngine
+from stage1_teacher.rule import Inputs, claim_folder, find_inputs, next_move, present_identity
 from stage1_teacher.shard_plan import ShardUnit, shard_units
-from stage1_teacher.teacher_files import TeacherFiles, find_teacher, teacher_is_local
 from stage1_teacher.teacher_folder import publish_teacher_folder, teacher_folder_records
 from stage1_teacher.tokenization import DocumentTokenizer
 
@@ -76,15 +72,14 @@ def capture(request: CaptureRequest) -> CaptureResult:
     whole = finished_manifest(request)
     if whole is not None:
         return CaptureResult(whole, shards_reused=sum(len(split.shards) for split in whole.splits.values()))
-    files, source = _inputs(request.shard)
-    identity = {**declared_identity(request.shard), **files.identity(), "documents.content": source.identity()}
+    inputs = find_inputs(request.shard)
     with only_writer(request.cache):
-        _claim_folder(request, identity)
-        return _Capture(request, files, source, identity).run()
+        claim_folder(request.cache, inputs.identity, next_move(request.shard))
+        return _Capture(request, inputs).run()
 
 
 def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheManifest | None:
-    """The manifest, if the cache is whole for this request and made by its rule; `deep` hashes every payload.
+    """The manifest, if the cache is whole for this request and made by its rule; `deep` hashes every payload and document file.
 
     Raises:
         CacheError: the cache is whole but made by another rule.
@@ -93,7 +88,8 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
         manifest = read_manifest(request.cache)
     except CacheError:
         return None
-    require_same(manifest.identity, present_identity(request.shard, manifest.identity), str(request.cache), next_move(request.shard))
+    here = present_identity(request.shard, manifest.identity, read_documents=deep)
+    require_same(manifest.identity, here, str(request.cache), next_move(request.shard))
     covered = manifest.shard["documents"]["limit"] >= request.shard.documents.limit  # a smaller range never shrinks a cache
     if not covered or not set(request.splits) <= set(manifest.splits):
         return None
@@ -103,78 +99,12 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
     return None if damaged else manifest
 
 
-def present_identity(shard: ShardManifest, cached: Identity) -> Identity:
-    """The identity as far as this machine can tell.
-
-    The teacher's hashes are in it if its files are here, the documents' if they are named differently than in the cache.
-    """
-    identity = declared_identity(shard)
-    if teacher_is_local(shard.teacher):
-        identity |= find_teacher(shard.teacher).identity()
-    if any(identity[key] != cached.get(key) for key in ("documents.source", "documents.files", "documents.packages")):
-        with suppress(DocumentError):  # not here: then the declared names decide
-            identity["documents.content"] = open_documents(shard.documents).identity()
-    return identity
-
-
-def next_move(shard: ShardManifest) -> str:
-    """What to do with a cache that was made by another rule."""
-    return f"give the same settings, or make another cache: cache-teacher --shard {shard.name} --set name={shard.name}-2"
-
-
-def _inputs(shard: ShardManifest) -> tuple[TeacherFiles, DocumentSource]:
-    """Everything that has to be here, all that is missing said in one line."""
-    missing: list[PipelineError] = []
-    files = source = None
-    try:
-        files = find_teacher(shard.teacher)
-    except PipelineError as error:
-        missing.append(error)
-    try:
-        source = open_documents(shard.documents)
-        source.identity()
-    except PipelineError as error:
-        missing.append(error)
-    if shard.engine != "transformers":
-        missing.append(NotThereYet(f"engine={shard.engine}: this version captures with transformers; add --engine transformers"))
-    if missing:
-        raise type(missing[0])("; ".join(str(error) for error in missing))
-    assert files is not None and source is not None
-    return files, source
-
-
-def _claim_folder(request: CaptureRequest, identity: Identity) -> None:
-    """Write the rule down before the first shard, so that a later call by another rule is refused."""
-    path = request.cache / "identity.json"
-    if path.is_file():
-        require_same(_recorded_identity(path), identity, str(request.cache), next_move(request.shard))
-    write_json(path, identity)
-    sweep_temporaries(request.cache)
-    sweep_temporaries(request.cache / "shards")
-
-
-def _recorded_identity(path: Path) -> Identity:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError):
-        return _manifest_identity(path)
-
-
-def _manifest_identity(path: Path) -> Identity:
-    try:
-        return read_manifest(path.parent).identity
-    except CacheError:
-        raise CacheError(
-            f"{path}: is damaged and no manifest says what its shards hold; remove {path.parent} and run the same command again"
-        ) from None
-
-
 class _Capture:
     """One call's work; the teacher is loaded when the first shard that is not there asks for it."""
 
-    def __init__(self, request: CaptureRequest, files: TeacherFiles, source: DocumentSource, identity: Identity) -> None:
-        self.request, self.files, self.source, self.identity = request, files, source, identity
-        self.tokenizer = DocumentTokenizer(files, request.shard.documents)
+    def __init__(self, request: CaptureRequest, inputs: Inputs) -> None:
+        self.request, self.files, self.source, self.identity = request, inputs.teacher, inputs.documents, inputs.identity
+        self.tokenizer = DocumentTokenizer(inputs.teacher, request.shard.documents)
         self.loaded: TeacherEngine | None = None
         self.seconds, self.tokens, self.written, self.reused = 0.0, 0, 0, 0
 

@@ -64,7 +64,9 @@ class Checkpoints:
             write_json(temporary / "state.json", asdict(position))
             publish(temporary, self.folder / f"step-{step:08d}")
             write_text(self.folder / "latest", f"step-{step:08d}\n")
-            for stale in sorted(self.folder.glob("step-*"))[: -self.keep]:
+            # a folder of a later step is what a killed save left: it goes first
+            saved = sorted(self.folder.glob("step-*"), key=lambda path: (path.name <= f"step-{step:08d}", path.name))
+            for stale in saved[: -self.keep]:
                 remove(stale)
         self.processes.barrier()
 

@@ -85,7 +85,11 @@ def _environment() -> None:
 
 
 class StudentEngine:
-    """One phase's DeepSpeed engine around a model."""
+    """One phase's DeepSpeed engine around a model.
+
+    Attributes:
+        frozen: under bfloat16, the float32 weights of what is not trained, as they were given; what is saved must not round them.
+    """
 
     def __init__(
         self, model: BlockStackForCausalLM, settings: StudentManifest, processes: Processes, is_trained: Callable[[str], bool]
@@ -108,6 +112,7 @@ class StudentEngine:
             model=cast(Any, model).to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
         )
         self._set_masters(masters)
+        self.frozen: State = {name: tensor for name, tensor in masters.items() if not is_trained(name)}
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {

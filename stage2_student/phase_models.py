@@ -67,7 +67,7 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
         config = cast(BlockStackConfig, copy.deepcopy(engine.model.config))
         if append_cost is not None:
             config.structure[-1]["j0"] = append_cost
-        state = {name: tensor.float() for name, tensor in engine.model.state_dict().items()} | masters
+        state = {name: tensor.float() for name, tensor in engine.model.state_dict().items()} | engine.frozen | masters
         with torch.device("meta"):
             model = BlockStackForCausalLM(config)
         model.load_state_dict(state, assign=True)

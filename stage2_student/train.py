@@ -148,9 +148,7 @@ class _Run:
 
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""
-        last = phase_step == phase.steps
-        if last or phase_step % self.settings.eval_interval == 0:
-            self._evaluate(engine, phase, phase_step)
+        self._evaluate(engine, phase, phase_step)
         if stopping or phase_step % self.settings.checkpoint_interval == 0:
             position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
             self.checkpoints.save(engine, position, phase.first_step + phase_step)
@@ -236,9 +234,16 @@ class _Run:
             )
 
     def _evaluate(self, engine: StudentEngine, phase: Phase, phase_step: int) -> None:
-        """Evaluate once at each place; a resumed run does not repeat what is on record."""
+        """Evaluate where it is due, once at each place: a resumed run neither repeats what is on record nor adds to it."""
+        if phase_step != phase.steps and phase_step % self.settings.eval_interval:
+            return
         if not self._value("val", phase.index, phase_step):
             values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
+            if not math.isfinite(values["val/ce"]):
+                raise RunError(
+                    f"{self.job.run}: validation loss is {values['val/ce']} at step {phase.first_step + phase_step}; "
+                    "no checkpoint was touched: lower learning_rate under another name"
+                )
             self._record("val", phase, phase_step, values)
             cost = self._append_cost(phase)
             if phase_step == 0 and cost is not None:

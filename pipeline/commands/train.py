@@ -84,7 +84,7 @@ def student_job(
 
 
 def _require_same_rule(chosen: CapturedShard) -> None:
-    from stage1_teacher.capture import next_move, present_identity
+    from stage1_teacher.rule import next_move, present_identity
 
     require_same(
         chosen.manifest.identity, present_identity(chosen.shard, chosen.manifest.identity), str(chosen.cache), next_move(chosen.shard)

@@ -14,7 +14,7 @@ def prepare_cpu_process() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Reuse large blocks rather than unmap them: page faults took a fifth of a step. glibc only."""
+    """Reuse large blocks rather than unmap them: a step would fault hundreds of megabytes in anew. glibc only."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

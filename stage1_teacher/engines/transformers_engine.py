@@ -1,7 +1,7 @@
 """The teacher through transformers: Qwen3, Qwen2 and Llama families, safetensors or GGUF, CPU or CUDA.
 
-The body runs in the manifest's dtype, the head's product and the softmax in float32: bfloat16 logits alone cost a mean
-KL of 5e-4 nats. [tokens, vocabulary] never exists: the head works in chunks of rows.
+The body runs in the manifest's dtype, the head's product and the softmax in float32: bfloat16 logits alone
+would cost more fidelity than all of the cache's coding. [tokens, vocabulary] never exists: the head works in chunks of rows.
 """
 
 from collections.abc import Iterator, Sequence

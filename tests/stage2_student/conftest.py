@@ -1,5 +1,6 @@
 """One tiny capture a session, by the real command line; every test reads it through a link in a root of its own."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ from runs import capture, new_root
 def one_thread():
     """Two cores are shared, and a subprocess must add up in the same order as this process."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_collections(one_thread):
+    """DeepSpeed's bfloat16 engine collects garbage eight times as it is made: leave what is imported by now out of it."""
+    import deepspeed  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,9 @@ def one_step(root: Path, indices: list[int], budget: int, zero: int, precision: 
     """Gradients by name before the optimizer, the norm that the step reports, the step's summed loss parts."""
     chosen = job(root, zero=zero, micro_batch_tokens=budget, precision=precision, norm="post")
     run, phase = make_run(chosen), phases(chosen.settings)[0]
-    engine = StudentEngine(phase_model(chosen, phase), chosen.settings, run.processes, lambda name: is_trained(name, phase, chosen.settings))
+    engine = StudentEngine(
+        phase_model(chosen, phase), chosen.settings, run.processes, lambda name: is_trained(name, phase, chosen.settings)
+    )
     lengths = [int(run.documents.input_tokens[index]) for index in indices]
     plan = plan_step(lengths, run.processes.world_size, budget)[run.processes.rank]
     sums = run._accumulate(engine, [[indices[place] for place in members] for members in plan], sum(lengths) - len(lengths))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.contract.atomic_io import TEMPORARY_PREFIX, disk_errors, publish, remove, sweep_temporaries, write_json, write_text
+from pipeline.contract.atomic_io import TEMPORARY_PREFIX, disk_errors, publish, remove, write_json, write_text
 from pipeline.contract.errors import RunError
 from stage2_student.engine import Processes, StudentEngine
 
@@ -32,12 +32,6 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, processes: Processes) -> None:
         self.folder, self.keep, self.processes = folder, keep, processes
-
-    def sweep(self) -> None:
-        """Remove the halves that a killed save left."""
-        if self.processes.rank == 0 and self.folder.is_dir():
-            sweep_temporaries(self.folder)
-        self.processes.barrier()
 
     def latest(self) -> tuple[Path, Position] | None:
         """The checkpoint to resume from."""

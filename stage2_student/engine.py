@@ -22,6 +22,9 @@ from stage2_student.model.student import BlockStackForCausalLM
 
 State = dict[str, Tensor]
 
+ALONE = "PIPELINE_PROCESS_ALONE"
+"""Set where the launcher's variables are our own: no launcher started this process."""
+
 INIT_TIMEOUT = timedelta(minutes=10)
 
 
@@ -72,11 +75,13 @@ class Processes:
 
 
 def _environment() -> None:
-    """What a launcher would have set, for a single process started by hand; SLURM's names translated."""
+    """What a launcher would have set, for a single process started by hand (then marked ALONE); SLURM's names translated."""
     slurm = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
     if "SLURM_STEP_ID" in os.environ and "MASTER_ADDR" in os.environ:
         for name, theirs in slurm.items():
             os.environ.setdefault(name, os.environ[theirs])
+    if "RANK" not in os.environ:
+        os.environ[ALONE] = "1"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}

@@ -55,7 +55,7 @@ def evaluate(
                     hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=1.0, gamma=0.0, tail=settings.tail, tokens=1.0
                 ),
             )
-            sums += torch.stack([loss.ce, loss.kl, loss.kd, torch.tensor(batch.tokens)]).double().cpu()
+            sums += torch.stack([loss.ce, loss.kl, loss.kd, loss.ce.new_tensor(batch.tokens)]).double().cpu()
     model.train(was_training)
     ce, kl, kd, tokens = processes.sum(sums.to(processes.device)).tolist()
     return Evaluation(ce / tokens, kl / tokens, kd / tokens, int(tokens))

@@ -28,6 +28,7 @@ class StudentJob:
     run: str
     folder: Path
     resume: Literal["auto", "never"] = "auto"
+    teacher: str = ""
 
     @property
     def record(self) -> RunFolder:
@@ -38,6 +39,7 @@ class StudentJob:
         return {
             "run": self.run,
             "shard": self.shard,
+            "teacher": self.teacher,
             "cache_fingerprint": self.cache_fingerprint,
             "documents": self.documents,
             "settings": self.settings.model_dump(),

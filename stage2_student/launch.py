@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
+from stage2_student.engine import ALONE
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
 from stage2_student.train import train
@@ -21,7 +22,7 @@ GRACE_SECONDS = 30.0
 
 def launched_by_another() -> bool:
     """Whether torchrun, deepspeed or srun started this process."""
-    return "RANK" in os.environ or _under_slurm()
+    return ("RANK" in os.environ and ALONE not in os.environ) or _under_slurm()
 
 
 def _under_slurm() -> bool:
@@ -76,9 +77,8 @@ def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "stage2_student.worker", str(folder)]
     places = [{"RANK": str(index), "LOCAL_RANK": str(index)} for index in range(devices)]
     # a session of their own: Ctrl-C reaches this process alone, which passes it on once
-    return [
-        subprocess.Popen(command, env=threads | os.environ | meeting | place, stdout=sys.stderr, start_new_session=True) for place in places
-    ]
+    environment = threads | {name: value for name, value in os.environ.items() if name != ALONE} | meeting
+    return [subprocess.Popen(command, env=environment | place, stdout=sys.stderr, start_new_session=True) for place in places]
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:

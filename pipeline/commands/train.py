@@ -80,6 +80,7 @@ def student_job(
         run=run,
         folder=root.run(run).path,
         resume="never" if resume == "never" else "auto",
+        teacher=chosen.shard.teacher.model,
     )
 
 

@@ -19,6 +19,8 @@ Tail = Literal["bucket", "sampled", "renormalize", "renormalize_one_sided"]
 class SparseTargets(NamedTuple):
     """T rows of K entries; padded entries have `valid` False and any id inside the vocabulary.
 
+    Valid ids of a row differ, and its weights and tail mass add up to 1 (in expectation for `sampled`).
+
     Attributes:
         ids: [T, K] int64.
         weights: [T, K] probabilities, or sampling weights for `sampled`.

@@ -79,7 +79,7 @@ def test_ignored_rows_and_padding_columns_change_nothing(tail):
     case = make_case()
     counted = case.labels != IGNORE_INDEX
     alone = Case(case.hidden[counted], case.weight, case.labels[counted], case.targets.rows(counted))
-    ids, weights, valid, tail_mass = case.targets
+    ids, weights, valid, _ = case.targets
     padding = torch.zeros(T, 9, dtype=torch.bool)
     wide = [torch.cat([part, padding.to(part.dtype)], -1) for part in (ids, weights, valid)]
     wider = case._replace(targets=case.targets._replace(ids=wide[0], weights=wide[1], valid=wide[2]))

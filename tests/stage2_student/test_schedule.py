@@ -1,6 +1,7 @@
 """The learning rate is a function of (step in the phase, settings): warm-up, peak, cosine, minimum (field cases 37, 38)."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -48,8 +49,8 @@ def test_parts_are_monotone_the_peak_is_reached_and_the_end_is_the_minimum(steps
     chosen = settings(steps=steps, warmup_ratio=ratio, learning_rate=peak, learning_rate_min=low)
     rates, warm = trace(chosen), warmup_steps(chosen)
     assert all(rate > 0 for rate in rates[:warm]) and max(rates) == rates[warm - 1] == peak
-    assert all(a < b for a, b in zip(rates[: warm - 1], rates[1:warm]))
-    assert all(a >= b for a, b in zip(rates[warm - 1 :], rates[warm:]))
+    assert all(a < b for a, b in pairwise(rates[:warm]))
+    assert all(a >= b for a, b in pairwise(rates[warm - 1 :]))
     if warm < steps:
         assert rates[-1] == pytest.approx(low, abs=1e-12 * peak)
 

@@ -97,10 +97,12 @@ class TransformersEngine:
 def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    family = AutoConfig.from_pretrained(files.folder, **files.load_arguments()).model_type
-    if family not in FAMILIES:
-        raise TeacherError(f"teacher.model={files.folder}: family {family!r} is not supported; supported are {', '.join(FAMILIES)}")
-    return AutoModelForCausalLM.from_pretrained(files.folder, dtype=dtype, **files.load_arguments())
+    config = AutoConfig.from_pretrained(files.folder, **files.load_arguments())
+    if config.model_type not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise TeacherError(f"teacher.model={files.folder}: family {config.model_type!r} is not supported; supported are {known}")
+    # the config is passed on: a GGUF file is slow to parse, and would be once more
+    return AutoModelForCausalLM.from_pretrained(files.folder, config=config, dtype=dtype, **files.load_arguments())
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:

@@ -28,7 +28,7 @@ NOT_THERE_YET = {
     "pilot": "the extrapolated cost of a shard; 'pipeline cache stats' tells what a captured one weighs",
     "diagnose": "boundary, removal and transition records; 'pipeline report' shows losses, phases and budgets",
     "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
-    "export": "a plain Hugging Face folder; a run's phases/phase-P folders load with stage2_student.register",
+    "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
     "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
     "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
     "repair": "see 'pipeline cache-teacher', which redoes broken shards and no others",
@@ -95,6 +95,14 @@ def run_command(arguments: list[str]) -> int:
         return _say(str(error))
     except UsageError as error:
         return _usage(error)
+    except (NotADirectoryError, IsADirectoryError, PermissionError, FileExistsError) as error:
+        return _say(f"{error.filename}: {error.strerror}; give another path, or --root FOLDER")
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        return _say(
+            f"out of memory ({error}); lower cache.tokens_per_batch or micro_batch_tokens with --set, and run the same command again"
+        )
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
 

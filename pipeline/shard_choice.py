@@ -26,6 +26,28 @@ class CapturedShard:
     manifest: CacheManifest
 
 
+def remembered_overrides(cache: Path) -> dict[str, Any]:
+    """The `--set` values that a finished cache was captured with, none where there is no readable one."""
+    try:
+        return read_manifest(cache).overrides
+    except CacheError:
+        return {}
+
+
+def capture_settings(name: str, overrides: dict[str, Any], root: ArtifactRoot) -> tuple[ShardManifest, dict[str, Any]]:
+    """The shard to capture and the overrides it is made of: those its cache remembers, then the ones given now.
+
+    Raises:
+        ManifestError: unknown name, unknown key, or a value out of its rule.
+    """
+    if name not in names("shards") and (root.cache(name) / "manifest.json").is_file():
+        manifest = read_manifest(root.cache(name))
+        shard = parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(root.cache(name) / "manifest.json"))
+        return shard, manifest.overrides | overrides
+    settings = remembered_overrides(root.cache(load_shard(name, overrides).name)) | overrides
+    return load_shard(name, settings), settings
+
+
 def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> CapturedShard:
     """The shard `name` under what its cache remembers and `overrides`.
 

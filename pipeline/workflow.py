@@ -4,15 +4,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.contract.errors import PipelineError
+from pipeline.contract.errors import ManifestError, PipelineError
 from pipeline.contract.hashing import hash_json
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.experiment import ExperimentManifest
-from pipeline.contract.manifest.find import load_shard, student_settings
+from pipeline.contract.manifest.find import student_settings
 from pipeline.contract.manifest.overrides import merge, nested
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import RunFolder
+from pipeline.shard_choice import capture_settings
 
 State = Literal["current", "stale", "missing"]
 
@@ -40,7 +41,7 @@ class Workflow:
 
     @property
     def shard(self) -> ShardManifest:
-        return load_shard(self.experiment.shard, self.shard_overrides)
+        return capture_settings(self.experiment.shard, self.shard_overrides, self.root)[0]
 
     @property
     def cache(self) -> Path:
@@ -52,8 +53,15 @@ class Workflow:
 
     def students(self) -> list[tuple[str, StudentManifest]]:
         """Name and settings of each student."""
-        settings = [student_settings(self.shard, layer, source=self.experiment.name) for layer in self.layers()]
-        return [(self.run_name(s), s) for s in settings]
+        shard = self.shard
+        settings = [student_settings(shard, layer, source=self.experiment.name) for layer in self.layers()]
+        named = [(self.run_name(s), s) for s in settings]
+        for name, _ in named:
+            if sum(other == name for other, _ in named) > 1:
+                raise ManifestError(
+                    f"{self.experiment.name}: two runs are called {name}; give each its own `name:` in the experiment's runs"
+                )
+        return named
 
     def run_name(self, settings: StudentManifest) -> str:
         return settings.name or f"{self.experiment.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ def capture(request: CaptureRequest) -> CaptureResult:
         CacheError: the folder holds a cache made by another rule.
         PipelineError: the disk is full.
     """
+    request = never_smaller(request)
     whole = finished_manifest(request)
     if whole is not None:
         return CaptureResult(whole, shards_reused=sum(len(split.shards) for split in whole.splits.values()))
@@ -76,6 +77,19 @@ def capture(request: CaptureRequest) -> CaptureResult:
     with only_writer(request.cache):
         claim_folder(request.cache, inputs.identity, next_move(request.shard))
         return _Capture(request, inputs).run()
+
+
+def never_smaller(request: CaptureRequest) -> CaptureRequest:
+    """The request, its limit raised to what the cache holds already: a smaller range never shrinks a cache."""
+    try:
+        limit = max(split.limit for split in read_manifest(request.cache).splits.values())
+    except CacheError:
+        return request
+    if limit <= request.shard.documents.limit:
+        return request
+    documents = request.shard.documents.model_copy(update={"limit": limit})
+    shard = request.shard.model_copy(update={"documents": documents})
+    return replace(request, shard=shard, overrides=request.overrides | {"documents.limit": limit})
 
 
 def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheManifest | None:
@@ -90,8 +104,8 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
         return None
     here = present_identity(request.shard, manifest.identity, read_documents=deep)
     require_same(manifest.identity, here, str(request.cache), next_move(request.shard))
-    covered = manifest.shard["documents"]["limit"] >= request.shard.documents.limit  # a smaller range never shrinks a cache
-    if not covered or not set(request.splits) <= set(manifest.splits):
+    captured = [manifest.splits.get(split) for split in request.splits]
+    if not all(split and split.limit >= request.shard.documents.limit for split in captured):
         return None
     folders = [(request.cache / "teacher", manifest.teacher)]
     folders += [(request.cache / "shards", [shard.payload for shard in split.shards]) for split in manifest.splits.values()]
@@ -167,6 +181,7 @@ class _Capture:
 
     def _manifest(self, records: dict[Split, list[ShardRecord]], teacher: list) -> CacheManifest:
         request = self.request
+        made = {split: _split_record(shards, split, request.shard) for split, shards in records.items() if shards}
         return CacheManifest(
             format_version=FORMAT_VERSION,
             codec=CODEC,
@@ -177,18 +192,15 @@ class _Capture:
             vocab_size=_vocab_size(request.cache),
             separator_id=self.tokenizer.separator_id,
             teacher=teacher,
-            splits={
-                split: _split_record(shards, split, request.shard) for split, shards in self._with_other_splits(records).items() if shards
-            },
+            splits=self._earlier_splits() | made,
         )
 
-    def _with_other_splits(self, records: dict[Split, list[ShardRecord]]) -> dict[Split, list[ShardRecord]]:
-        """Splits captured by an earlier call stay in the manifest."""
+    def _earlier_splits(self) -> dict[Split, SplitRecord]:
+        """Splits captured by an earlier call stay in the manifest as they are."""
         try:
-            earlier = read_manifest(self.request.cache).splits
+            return dict(read_manifest(self.request.cache).splits)
         except CacheError:
-            return records
-        return {split: records.get(split) or record.shards for split, record in earlier.items()} | records
+            return {}
 
 
 def _vocab_size(cache: Path) -> int:
@@ -201,6 +213,7 @@ def _vocab_size(cache: Path) -> int:
 def _split_record(shards: list[ShardRecord], split: Split, shard: ShardManifest) -> SplitRecord:
     documents = sum(record.documents for record in shards)
     return SplitRecord(
+        limit=shard.documents.limit,
         documents=documents,
         tokens=sum(record.tokens for record in shards),
         input_tokens=sum(record.input_tokens for record in shards),

@@ -41,7 +41,11 @@ def find_inputs(shard: ShardManifest) -> Inputs:
     except PipelineError as error:
         missing.append(error)
     if shard.engine != "transformers":
-        missing.append(NotThereYet(f"engine={shard.engine}: this version captures with transformers; add --engine transformers"))
+        missing.append(
+            NotThereYet(
+                f"engine={shard.engine}: this version captures with transformers; add --engine transformers, or --set engine=transformers"
+            )
+        )
     if missing:
         raise type(missing[0])("; ".join(str(error) for error in missing))
     assert teacher is not None and documents is not None

@@ -1,7 +1,9 @@
 """Find a teacher's files on this machine, without loading anything: a folder, an installed package, or the hub's cache."""
 
 import importlib.util
+import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,24 @@ class TeacherFiles:
     def identity(self) -> dict[str, Any]:
         """Hashes of weights and config, and of the tokenizer."""
         names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in self.folder.iterdir() if path.is_file())
-        hashed = {name: hash_file(self.folder / name) for name in names if name.endswith(WEIGHTS) or name in ("config.json", *TOKENIZER)}
+        wanted = [name for name in names if name.endswith(WEIGHTS) or name in ("config.json", *TOKENIZER)]
+        hashed = {name: _hash_once(self.folder / name, _stamp(self.folder / name)) for name in wanted}
         tokenizer = {name: value for name, value in hashed.items() if name in TOKENIZER or name == self.gguf_file}
         return {
             "teacher.files": {name: value for name, value in hashed.items() if name not in TOKENIZER},
             "tokenizer.files": tokenizer,
         }
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change: what tells a file from an earlier one of the same name."""
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+@lru_cache
+def _hash_once(path: Path, stamp: tuple[int, int]) -> str:
+    """A plan or a run of several students asks for the same 16 GB again and again."""
+    return hash_file(path)
 
 
 def find_teacher(teacher: Teacher) -> TeacherFiles:
@@ -84,12 +98,24 @@ def _in_package(model: str) -> TeacherFiles:
 def _in_folder(folder: Path) -> TeacherFiles:
     gguf = sorted(folder.glob("*.gguf"))
     if (folder / "config.json").is_file():
+        _require_weights(folder)
         return TeacherFiles(folder)
     if len(gguf) == 1:
         return TeacherFiles(folder, gguf[0].name)
     raise TeacherError(
         f"teacher.model={folder}: holds neither config.json nor exactly one .gguf file; give a folder that save_pretrained wrote"
     )
+
+
+def _require_weights(folder: Path) -> None:
+    """Refuse a folder that an aborted copy or download left."""
+    index = folder / "model.safetensors.index.json"
+    wanted = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    missing = sorted(name for name in wanted if not (folder / name).is_file())
+    if missing:
+        raise TeacherError(
+            f"teacher.model={folder}: holds no {missing[0]} ({len(missing)} of {len(wanted)} weight files missing); copy it again"
+        )
 
 
 def _from_hub(teacher: Teacher) -> TeacherFiles:

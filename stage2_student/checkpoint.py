@@ -34,15 +34,16 @@ class Checkpoints:
         self.folder, self.keep, self.processes = folder, keep, processes
 
     def latest(self) -> tuple[Path, Position] | None:
-        """The checkpoint to resume from."""
+        """The checkpoint to resume from: the one that `latest` names, or the newest before it that is whole."""
         pointer = self.folder / "latest"
         if not pointer.is_file():
             return None
-        folder = self.folder / pointer.read_text(encoding="utf-8").strip()
-        try:
-            return folder, Position(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            raise RunError(f"{folder}: is not a whole checkpoint though 'latest' names it; remove {pointer} to restart the phase") from None
+        named = pointer.read_text(encoding="utf-8").strip()
+        for folder in sorted(self.folder.glob("step-*"), reverse=True):
+            position = _position(folder) if folder.name <= named else None
+            if position is not None:
+                return folder, position
+        return None
 
     def save(self, engine: StudentEngine, position: Position, step: int) -> None:
         """Save after `step` updates over all phases. Every rank calls it."""
@@ -73,6 +74,20 @@ class Checkpoints:
         here = {"world_size": self.processes.world_size, "zero": engine.settings.zero, "dtype": str(engine.dtype)}
         for name, value in here.items():
             saved = getattr(position, name)
+            precision = f"--set precision={str(saved).removeprefix('torch.')}"
+            option = {"world_size": f"--devices {saved}", "zero": f"--zero {saved}", "dtype": precision}[name]
             if saved != value:
-                raise RunError(f"{folder}: was saved with {name}={saved}, this run has {name}={value}; resume with {name}={saved}")
+                raise RunError(f"{folder}: was saved with {name}={saved}, this run has {name}={value}; resume with {option}")
         torch.set_rng_state(engine.load(folder)["rng"])
+
+    def discard(self) -> None:
+        """Remove every checkpoint: a finished run needs none."""
+        if self.processes.rank == 0:
+            remove(self.folder)
+
+
+def _position(folder: Path) -> Position | None:
+    try:
+        return Position(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -23,10 +23,18 @@ class DocumentOrder:
         ]
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
-    def at(self, position: int, count: int) -> list[int]:
-        """Indices of the `count` documents from `position` of the stream on; a pass follows a pass without a gap."""
-        places = [divmod(place, self.documents) for place in range(position, position + count)]
-        return [int(self._permutation(number if self._reshuffle else 0)[offset]) for number, offset in places]
+    def at(self, position: int, count: int) -> np.ndarray:
+        """[count] indices of the documents from `position` of the stream on; a pass follows a pass without a gap."""
+        parts = []
+        while count > 0:
+            number, offset = divmod(position, self.documents)
+            parts.append(self._permutation(number if self._reshuffle else 0)[offset : offset + count])
+            position, count = position + len(parts[-1]), count - len(parts[-1])
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def drawn(self, position: int, count: int) -> np.ndarray:
+        """The distinct documents among those that `at` gives, sorted; two passes hold them all."""
+        return np.unique(self.at(position, min(count, 2 * self.documents)))
 
     def _permute(self, number: int) -> np.ndarray:
         random = np.random.Generator(np.random.PCG64([self._seed, number]))

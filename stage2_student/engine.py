@@ -4,6 +4,7 @@ A structural change or another set of trained parameters is never made on a live
 silently trains nothing): a phase takes the float32 weights out and a new engine takes them in.
 """
 
+import gc
 import os
 import socket
 import warnings
@@ -15,9 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pipeline.contract.cpu_process import prepare_cpu_process
 from pipeline.contract.errors import NotThereYet, RunError
 from pipeline.contract.manifest.student import StudentManifest
+from pipeline.contract.process import prepare_cpu_process
 from stage2_student.model.student import BlockStackForCausalLM
 
 State = dict[str, Tensor]
@@ -77,7 +78,7 @@ class Processes:
 def _environment() -> None:
     """What a launcher would have set, for a single process started by hand (then marked ALONE); SLURM's names translated."""
     slurm = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
-    if "SLURM_STEP_ID" in os.environ and "MASTER_ADDR" in os.environ:
+    if {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         for name, theirs in slurm.items():
             os.environ.setdefault(name, os.environ[theirs])
     if "RANK" not in os.environ:
@@ -93,7 +94,7 @@ class StudentEngine:
     """One phase's DeepSpeed engine around a model.
 
     Attributes:
-        frozen: under bfloat16, the float32 weights of what is not trained, as they were given; what is saved must not round them.
+        frozen: on rank 0 under bfloat16, the float32 weights of what is not trained, as given; what is saved must not round them.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class StudentEngine:
         import deepspeed
 
         self.settings, self.processes, self.dtype = settings, processes, resolve_precision(settings)
-        masters = {name: tensor.clone() for name, tensor in model.state_dict().items()} if self.dtype != torch.float32 else {}
+        # casting below makes new storage, so these keep the float32 values
+        masters = model.state_dict() if self.dtype != torch.float32 else {}
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_trained(name))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -117,7 +119,8 @@ class StudentEngine:
             model=cast(Any, model).to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
         )
         self._set_masters(masters)
-        self.frozen: State = {name: tensor for name, tensor in masters.items() if not is_trained(name)}
+        keeps = processes.rank == 0
+        self.frozen: State = {name: tensor for name, tensor in masters.items() if keeps and not is_trained(name)}
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
@@ -147,12 +150,15 @@ class StudentEngine:
             safe_set_full_fp32_param(parameter, masters[name].to(parameter.device))
 
     def masters(self) -> State:
-        """The float32 weights of all trained parameters, on the CPU. Every rank calls it."""
+        """The float32 weights of all trained parameters, on rank 0's CPU; elsewhere empty. Every rank calls it."""
         from deepspeed.utils import safe_get_full_fp32_param
 
-        if self.settings.zero == 0:
-            return {name: parameter.detach().cpu().clone() for name, parameter in self._trained()}
-        return {name: safe_get_full_fp32_param(parameter).detach().cpu().clone() for name, parameter in self._trained()}
+        gathered: State = {}
+        for name, parameter in self._trained():
+            full = parameter if self.settings.zero == 0 else safe_get_full_fp32_param(parameter)
+            if self.processes.rank == 0:
+                gathered[name] = full.detach().to("cpu", copy=True)
+        return gathered
 
     def gradients(self) -> State:
         """Each trained parameter's gradient over the global batch, between the last backward and the step, before clipping."""
@@ -196,10 +202,20 @@ class StudentEngine:
         Raises:
             RunError: when DeepSpeed cannot read it.
         """
-        path, client_state = self.engine.load_checkpoint(str(folder), tag="engine")
+        try:
+            path, client_state = self.engine.load_checkpoint(str(folder), tag="engine")
+        except Exception as error:  # torch and DeepSpeed raise many kinds for a damaged file
+            path, problem = None, str(error).splitlines()[0][:120]
+        else:
+            problem = "its files are missing"
         if path is None:
-            raise RunError(f"{folder}: DeepSpeed cannot load this checkpoint; remove the folder to resume from the one before")
+            raise RunError(f"{folder}: cannot be loaded ({problem}); remove the folder to resume from the checkpoint before it")
         return client_state
 
     def close(self) -> None:
+        """Give the memory back before the next phase's engine asks for it."""
         self.engine.destroy()
+        del self.engine, self.optimizer
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

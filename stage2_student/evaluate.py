@@ -11,7 +11,7 @@ from pipeline.contract.manifest.student import StudentManifest
 from stage2_student.batches import collate
 from stage2_student.engine import Processes
 from stage2_student.loss import fused_distillation_loss
-from stage2_student.micro_batches import plan_step
+from stage2_student.micro_batches import deal, greedy_cut
 from stage2_student.model.student import BlockStackForCausalLM
 
 
@@ -40,22 +40,22 @@ def evaluate(
     processes: Processes,
     documents: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Evaluate on `documents` (default: all) of `validation`, shared out over ranks. Every rank calls it."""
+    """Evaluate on `documents` (default: all) of `validation`, shared out over ranks. Every rank calls it; ranks meet once, at the end."""
     chosen = list(range(len(validation)) if documents is None else documents)
     lengths = [int(validation.input_tokens[index]) for index in chosen]
     sums = torch.zeros(4, dtype=torch.float64)  # ce, kl, kd, tokens
     was_training = model.training
     model.eval()
-    for members in plan_step(lengths, processes.world_size, settings.micro_batch_tokens)[processes.rank]:
-        if members:
-            batch = collate([validation[chosen[place]] for place in members], model.config.vocab_size).to(processes.device)
-            loss = model(
-                batch.input_ids,
-                head_loss=lambda hidden, weight, batch=batch: fused_distillation_loss(
-                    hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=1.0, gamma=0.0, tail=settings.tail, tokens=1.0
-                ),
-            )
-            sums += torch.stack([loss.ce, loss.kl, loss.kd, loss.ce.new_tensor(batch.tokens)]).double().cpu()
+    mine = deal(lengths, processes.world_size)[processes.rank]
+    for members in greedy_cut(lengths, mine, settings.micro_batch_tokens):
+        batch = collate([validation[chosen[place]] for place in members], model.config.vocab_size).to(processes.device)
+        loss = model(
+            batch.input_ids,
+            head_loss=lambda hidden, weight, batch=batch: fused_distillation_loss(
+                hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=1.0, gamma=0.0, tail=settings.tail, tokens=1.0
+            ),
+        )
+        sums += torch.stack([loss.ce, loss.kl, loss.kd, loss.ce.new_tensor(batch.tokens)]).double().cpu()
     model.train(was_training)
     ce, kl, kd, tokens = processes.sum(sums.to(processes.device)).tolist()
     return Evaluation(ce / tokens, kl / tokens, kd / tokens, int(tokens))

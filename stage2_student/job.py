@@ -1,11 +1,12 @@
 """One student run as data: what a launcher hands to every process."""
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.contract.atomic_io import remove
+from pipeline.contract.atomic_io import only_writer
 from pipeline.contract.errors import RunError
 from pipeline.contract.hashing import hash_json
 from pipeline.contract.manifest.strict import parse
@@ -13,7 +14,7 @@ from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import RunFolder
 
 # settings that say how a run is carried out; changing them is not another run
-_NOT_IDENTITY = {"name", "keep_checkpoints", "checkpoint_interval"}
+_NOT_IDENTITY = {"name", "keep_checkpoints", "checkpoint_interval", "eval_interval", "micro_batch_tokens", "gradient_checkpointing"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ def finished_result(job: StudentJob) -> dict[str, Any] | None:
 
 def set_aside(folder: RunFolder) -> Path:
     """Move a run out of the way of one with other settings; nothing of it is lost. Returns where it is now."""
-    aside = folder.path.with_name(f"{folder.path.name}.{run_fingerprint(folder.read('config'))[:8]}")
-    remove(aside)  # an older copy of the very same run
-    folder.path.rename(aside)
+    first = folder.path.with_name(f"{folder.path.name}.{run_fingerprint(folder.read('config'))[:8]}")
+    copies = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    aside = next(path for path in itertools.chain([first], copies) if not path.exists())
+    with only_writer(folder.path):
+        folder.path.rename(aside)
     return aside

@@ -26,7 +26,7 @@ def launched_by_another() -> bool:
 
 
 def _under_slurm() -> bool:
-    return "SLURM_STEP_ID" in os.environ and "MASTER_ADDR" in os.environ
+    return {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def rank() -> int:
@@ -61,6 +61,8 @@ def launch(job: StudentJob, devices: int) -> dict[str, Any]:
             _wait(processes)
             raise Interrupted(f"{job.run}: stopped by a signal; run the same command again to go on") from None
         errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("error-*.txt"))]
+    if code == 1:  # not the user's to mend
+        raise RuntimeError(f"{job.run}: a process failed; its traceback stands above")
     result = job.record.read("result")
     if code or result is None:
         raise RunError(

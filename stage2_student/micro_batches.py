@@ -19,7 +19,7 @@ def plan_step(lengths: Sequence[int], ranks: int, token_budget: int) -> Plan:
     A document longer than the budget gets a micro-batch of its own.
     """
     dealt = deal(lengths, ranks)
-    count = max(_fewest(lengths, members, token_budget) for members in dealt)
+    count = max(len(greedy_cut(lengths, members, token_budget)) for members in dealt)
     return [_cut(lengths, members, count, token_budget) for members in dealt]
 
 
@@ -34,14 +34,14 @@ def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(members, key=lambda place: (lengths[place], place)) for members in dealt]
 
 
-def _fewest(lengths: Sequence[int], members: list[int], budget: int) -> int:
-    """The smallest number of consecutive cuts of sorted `members` that keeps each within the budget."""
-    count, rows = 0, 0
+def greedy_cut(lengths: Sequence[int], members: list[int], budget: int) -> list[list[int]]:
+    """The fewest consecutive runs of sorted `members` that keep each within the budget; linear, but not the least padding."""
+    runs: list[list[int]] = []
     for place in members:
-        if rows == 0 or (rows + 1) * lengths[place] > budget:
-            count, rows = count + 1, 0
-        rows += 1
-    return count
+        if not runs or (len(runs[-1]) + 1) * lengths[place] > budget:
+            runs.append([])
+        runs[-1].append(place)
+    return runs
 
 
 def _cut(lengths: Sequence[int], members: list[int], count: int, budget: int) -> list[list[int]]:

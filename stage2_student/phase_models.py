@@ -2,9 +2,13 @@
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
@@ -38,17 +42,16 @@ def phase_model(job: StudentJob, phase: Phase) -> BlockStackForCausalLM:
     return model
 
 
-def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
-    """A new student of `active_blocks` blocks on the cached teacher's embedding, head and final norm."""
+def student_config(job: StudentJob, active_blocks: int) -> BlockStackConfig:
+    """The config of a new student of `active_blocks` blocks on the cached teacher's sizes.
+
+    Raises:
+        CacheError: the cache's teacher folder cannot be read.
+    """
     folder, shape = job.cache / "teacher", job.settings.model
-    try:
+    with _readable(folder, job.shard):
         teacher_config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        interface = load_file(folder / "interface.safetensors")
-    except (OSError, ValueError) as error:
-        raise CacheError(
-            f"{folder}: cannot be read ({str(error).splitlines()[0]}); run 'pipeline cache-teacher --shard {job.shard}' to write it again"
-        ) from None
-    config = BlockStackConfig.from_teacher(
+    return BlockStackConfig.from_teacher(
         teacher_config,
         blocks=shape.blocks,
         layers_per_block=shape.layers_per_block,
@@ -57,7 +60,23 @@ def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
         initializer_range=shape.initializer_range,
         seed=job.settings.seed,
     )
+
+
+def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
+    """A new student of `active_blocks` blocks with the cached teacher's embedding, head and final norm."""
+    config, folder = student_config(job, active_blocks), job.cache / "teacher"
+    with _readable(folder, job.shard):
+        interface = load_file(folder / "interface.safetensors")
     return build_student(config, {name: tensor.float() for name, tensor in interface.items()})
+
+
+@contextmanager
+def _readable(folder: Path, shard: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        line = str(error).splitlines()[0]
+        raise CacheError(f"{folder}: cannot be read ({line}); run 'pipeline cache-teacher --shard {shard}' to write it again") from None
 
 
 def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:
@@ -67,7 +86,8 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
         config = cast(BlockStackConfig, copy.deepcopy(engine.model.config))
         if append_cost is not None:
             config.structure[-1]["j0"] = append_cost
-        state = {name: tensor.float() for name, tensor in engine.model.state_dict().items()} | engine.frozen | masters
+        kept = engine.frozen | masters
+        state = {name: kept.get(name, tensor).detach().cpu().float() for name, tensor in engine.model.state_dict().items()}
         with torch.device("meta"):
             model = BlockStackForCausalLM(config)
         model.load_state_dict(state, assign=True)

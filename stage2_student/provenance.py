@@ -7,34 +7,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract.atomic_io import disk_errors
 from stage2_student.job import StudentJob
 
 PACKAGES = ("block-stack-distillation", "torch", "transformers", "deepspeed", "pyarrow", "numpy")
 
 
-def record_start(job: StudentJob, devices: int) -> None:
-    """Write the run's config, once, and add an entry to its provenance."""
-    from stage2_student.launch import rank
-
-    if rank() != 0:
-        return
-    with disk_errors(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
-    if job.record.read("config") is None:
-        job.record.write("config", job.config())
+def record_start(job: StudentJob, processes: int) -> None:
+    """Write the run's config and add an entry to its provenance; for the one process that writes the folder."""
+    job.record.write("config", job.config())
     starts = job.record.read("provenance") or []
-    job.record.write("provenance", [*starts, _start(devices)])
+    job.record.write("provenance", [*starts, _start(processes)])
 
 
-def _start(devices: int) -> dict[str, Any]:
+def _start(processes: int) -> dict[str, Any]:
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
         "machine": platform.machine(),
-        "devices": devices,
+        "processes": processes,
     }
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
 from stage2_student.curriculum import Phase
@@ -30,7 +32,7 @@ def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, or
         "teacher_ce": teacher_ce(validation),
         "kl_kind": job.settings.tail,
         "tokens_total": sum(m["tokens"] for m in seen),
-        "tokens_unique": _unique_tokens(job, documents, order, phases),
+        "tokens_unique": unique_tokens(job, documents, order, phases),
         "active_layer_tokens": sum(m["tokens"] * m["growth/active_layers"] for m in seen),
         "optimizer_steps": len(seen),
         "parameters": count_parameters(BlockStackConfig.from_pretrained(job.record.phase(phases[-1].index)))["total"],
@@ -52,9 +54,8 @@ def _endpoint(metrics: list[Metrics], phase: Phase, job: StudentJob) -> dict[str
     }
 
 
-def _unique_tokens(job: StudentJob, documents: LogitCache, order: DocumentOrder, phases: list[Phase]) -> int:
-    """Target tokens of the distinct documents that any phase drew."""
-    drawn: set[int] = set()
-    for phase in phases:
-        drawn.update(order.at(phase.first_position, min(phase.steps * job.settings.global_batch_size, job.documents)))
-    return sum(int(documents.input_tokens[index]) - 1 for index in drawn)
+def unique_tokens(job: StudentJob, documents: LogitCache, order: DocumentOrder, phases: list[Phase]) -> int:
+    """Target tokens of the distinct documents that any phase draws."""
+    count = job.settings.steps * job.settings.global_batch_size
+    drawn = np.unique(np.concatenate([order.drawn(phase.first_position, count) for phase in phases]))
+    return int(documents.input_tokens[drawn].sum(dtype=np.int64)) - len(drawn)

@@ -19,12 +19,13 @@ from stage2_student.batches import MicroBatch, collate
 from stage2_student.checkpoint import Checkpoints, Position
 from stage2_student.curriculum import Phase, check_documents, is_trained, phases
 from stage2_student.data_order import DocumentOrder
-from stage2_student.engine import Processes, StudentEngine
+from stage2_student.engine import Processes, StudentEngine, resolve_precision
 from stage2_student.evaluate import evaluate
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import padding_efficiency, plan_step
 from stage2_student.phase_models import phase_model, save_phase
+from stage2_student.provenance import record_start
 from stage2_student.result import summarize
 from stage2_student.schedule import learning_rate
 
@@ -86,8 +87,10 @@ class _Run:
         self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
         self.stop = StopRequest()
         self.steps_executed = 0
+        self.evaluations: dict[tuple[int, int], Metrics] = {}
 
     def _check(self) -> None:
+        resolve_precision(self.settings)
         check_documents(self.settings, self.job.documents, str(self.job.cache))
         if self.settings.global_batch_size < self.processes.world_size:
             raise RunError(
@@ -99,8 +102,11 @@ class _Run:
         started = time.monotonic()
         with self._alone(), self.stop.listening():
             self._sweep()
+            if self.processes.rank == 0:
+                record_start(self.job, self.processes.world_size)
             resume = self._resume_point()
             self._forget_after(resume)
+            self.evaluations = {(m["phase"], m["phase_step"]): m for m in self.job.record.metrics() if m["kind"] == "val"}
             for phase in self.phases[resume.phase :]:
                 self._phase(phase, resume if phase.index == resume.phase else None)
             result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
@@ -108,6 +114,7 @@ class _Run:
             result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
             if self.processes.rank == 0:
                 self.job.record.write("result", result)
+                self.checkpoints.discard()
         self.processes.barrier()
         return result
 
@@ -151,6 +158,7 @@ class _Run:
             stopping = self._step(engine, phase, phase_step)
             self._after_step(engine, phase, phase_step + 1, stopping)
         save_phase(self.job, phase, engine, self._append_cost(phase))
+        del model  # else its weights outlive the engine
         engine.close()
 
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
@@ -169,7 +177,8 @@ class _Run:
     def _step(self, engine: StudentEngine, phase: Phase, phase_step: int) -> bool:
         """One update on `global_batch_size` documents; returns whether any process was told to stop."""
         started = time.monotonic()
-        indices = self.order.at(phase.first_position + phase_step * self.settings.global_batch_size, self.settings.global_batch_size)
+        size = self.settings.global_batch_size
+        indices = self.order.at(phase.first_position + phase_step * size, size).tolist()
         lengths = [int(self.documents.input_tokens[index]) for index in indices]
         plan = plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
         tokens = max(1, sum(lengths) - len(lengths))
@@ -244,7 +253,7 @@ class _Run:
         """Evaluate where it is due, once at each place: a resumed run neither repeats what is on record nor adds to it."""
         if phase_step != phase.steps and phase_step % self.settings.eval_interval:
             return
-        if not self._value("val", phase.index, phase_step):
+        if (phase.index, phase_step) not in self.evaluations:
             values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
             if not math.isfinite(values["val/ce"]):
                 raise RunError(
@@ -252,6 +261,7 @@ class _Run:
                     "no checkpoint was touched: lower learning_rate under another name"
                 )
             self._record("val", phase, phase_step, values)
+            self.evaluations[phase.index, phase_step] = values
             cost = self._append_cost(phase)
             if phase_step == 0 and cost is not None:
                 self._record("event", phase, 0, {"event": "append", "block": phase.active_blocks - 1, "j0": cost})
@@ -261,12 +271,8 @@ class _Run:
         """J0: validation CE just after appending minus just before, no update between."""
         if phase.index == 0:
             return None
-        before, after = self._value("val", phase.index - 1, self.phases[phase.index - 1].steps), self._value("val", phase.index, 0)
-        return after["val/ce"] - before["val/ce"] if before and after else None
-
-    def _value(self, kind: str, phase: int, phase_step: int) -> Metrics | None:
-        found = (m for m in self.job.record.metrics() if (m["kind"], m["phase"], m["phase_step"]) == (kind, phase, phase_step))
-        return next(found, None)
+        before = self.evaluations[phase.index - 1, self.phases[phase.index - 1].steps]
+        return self.evaluations[phase.index, 0]["val/ce"] - before["val/ce"]
 
     def _record(self, kind: str, phase: Phase, phase_step: int, values: Metrics) -> None:
         record = {"kind": kind, "step": phase.first_step + phase_step, "phase": phase.index, "phase_step": phase_step, **values}

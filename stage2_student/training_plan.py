@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import numpy as np
+
 from pipeline.contract.logit_cache import LogitCache
 from stage2_student.curriculum import check_documents, phases
 from stage2_student.data_order import DocumentOrder
 from stage2_student.engine import resolve_precision
 from stage2_student.job import StudentJob
-from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import count_parameters
+from stage2_student.phase_models import student_config
+from stage2_student.result import unique_tokens
 from stage2_student.schedule import learning_rate, warmup_steps
 
 
@@ -22,16 +25,16 @@ def training_plan(job: StudentJob) -> dict[str, Any]:
     documents = LogitCache.open(job.cache, "train")
     check_documents(settings, job.documents, str(job.cache))
     order = DocumentOrder([shard.documents for shard in documents.record.shards], job.documents, settings.seed, settings.order)
-    counts = [[int(documents.input_tokens[i]) - 1 for i in order.at(p.first_position, p.steps * settings.global_batch_size)] for p in plan]
-    drawn = {i for p in plan for i in order.at(p.first_position, min(p.steps * settings.global_batch_size, job.documents))}
+    size = settings.steps * settings.global_batch_size
+    tokens = [int(documents.input_tokens[order.at(p.first_position, size)].sum(dtype=np.int64)) - size for p in plan]
     return {
         "run": job.run,
         "cache": str(job.cache),
         "documents": job.documents,
         "phases": [_phase(p, settings) for p in plan],
-        "tokens_total": sum(map(sum, counts)),
-        "tokens_unique": sum(int(documents.input_tokens[i]) - 1 for i in drawn),
-        "active_layer_tokens": sum(sum(tokens) * p.active_layers for tokens, p in zip(counts, plan, strict=True)),
+        "tokens_total": sum(tokens),
+        "tokens_unique": unique_tokens(job, documents, order, plan),
+        "active_layer_tokens": sum(count * p.active_layers for count, p in zip(tokens, plan, strict=True)),
         "parameters": _parameters(job),
         "precision": str(resolve_precision(settings)).removeprefix("torch."),
         "zero": settings.zero,
@@ -54,19 +57,7 @@ def _phase(phase: Any, settings: Any) -> dict[str, Any]:
 
 
 def _parameters(job: StudentJob) -> int:
-    from transformers import AutoConfig
-
-    shape = job.settings.model
-    config = BlockStackConfig.from_teacher(
-        AutoConfig.from_pretrained(job.cache / "teacher", local_files_only=True),
-        blocks=shape.blocks,
-        layers_per_block=shape.layers_per_block,
-        norm=job.settings.norm,
-        active_blocks=shape.blocks,
-        initializer_range=shape.initializer_range,
-        seed=job.settings.seed,
-    )
-    return int(count_parameters(config)["total"])
+    return int(count_parameters(student_config(job, job.settings.model.blocks))["total"])
 
 
 def _notes(job: StudentJob) -> list[str]:

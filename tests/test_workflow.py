@@ -63,6 +63,8 @@ def test_one_teacher_pass_and_only_what_is_stale(pipeline, experiment, tmp_path)
 
     planned = run(pipeline, "plan", experiment)
     assert {stage["state"] for stage in planned["stages"]} == {"current"} and planned["teacher_passes"] == 0
+    assert planned["tokens"] == 0
+    planned = run(pipeline, "plan", experiment, "--set", "learning_rate=5e-3")
     assert planned["tokens"] == sum(run(pipeline, "train", *flags(s), "--dry-run")["tokens_total"] for s in first["students"])
 
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "artifacts/runs").rglob("result.json")}
@@ -92,6 +94,33 @@ def test_a_new_run_trains_alone(pipeline, experiment, tmp_path):
     assert states["student tiny-2x2/pre-joint-seed42"] == "current" and states["student tiny-2x2/post-joint-seed42"] == "missing"
 
 
+def test_what_a_capture_was_given_is_remembered(pipeline, experiment, tmp_path):
+    """A cache captured with --set is meant by `run`, `train` and a repair without them, and never shrinks."""
+    given = ["--set", "documents.limit=16", "--set", "targets.k=4"]
+    captured = run(pipeline, "cache-teacher", "--shard", "tiny", *given)
+    assert captured["splits"]["train"]["documents"] == 16
+    assert run(pipeline, "plan", experiment)["stages"][0]["state"] == "current"
+    before = {path: path.read_bytes() for path in (tmp_path / "artifacts/caches/tiny/shards").glob("*.arrow")}
+    damaged = max(before)
+    damaged.write_bytes(before[damaged][:-1])
+    repaired = run(pipeline, "cache-teacher", "--shard", "tiny")
+    assert repaired["shards_written"] == 1 and repaired["splits"]["train"]["documents"] == 16
+    assert before == {path: path.read_bytes() for path in before}
+    smaller = run(pipeline, "cache-teacher", "--shard", "tiny", "--set", "documents.limit=4")
+    assert smaller["shards_written"] == 0 and smaller["splits"]["train"]["documents"] == 16
+    run(pipeline, "cache-teacher", "--shard", "tiny", "--set", "documents.limit=20", "--split", "validation")
+    code, _, err = pipeline("train", "--shard", "tiny", "--set", "documents.limit=20")
+    assert code == 2 and "covers 16 training documents" in err
+    assert run(pipeline, "cache-teacher", "--shard", "tiny", "--set", "documents.limit=20")["splits"]["train"]["documents"] == 20
+
+
+def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
+    path = tmp_path / "manifests/experiments/tiny-2x2.yaml"
+    path.write_text(yaml.safe_dump({**EXPERIMENT, "runs": [{"norm": "pre"}, {"norm": "pre", "alpha": 0, "gamma": 1}]}), encoding="utf-8")
+    code, _, err = pipeline("plan", experiment)
+    assert code == 2 and "two runs are called tiny-2x2/pre-joint-seed42" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -113,6 +142,9 @@ def test_a_new_run_trains_alone(pipeline, experiment, tmp_path):
         (["run", "no-such-experiment"], ["demo-2x2"]),
         (["train", "--sed", "1"], ["--sed"]),
         (["frobnicate"], ["frobnicate"]),
+        (["train", "--root", "s3://bucket/x"], ["s3://bucket/x", "give a path"]),
+        (["train", "--set", "model=3", "--set", "model.blocks=2"], ["model=3"]),
+        (["shards", "show", "installed-docs", "--set", "documents.duplicates=drop"], ["documents.duplicates=drop"]),
     ],
 )
 def test_the_user_s_errors_are_one_line_and_exit_2(pipeline, arguments, parts):
@@ -132,6 +164,6 @@ def test_doctor_and_shards(pipeline):
     code, out, _ = pipeline("doctor", "--json")
     assert code == 0 and {"packages", "devices", "compilers", "disk_free_gb", "advice"} <= set(json.loads(out))
     code, out, _ = pipeline("shards", "ls", "--json")
-    assert code == 0 and {"fineweb-10bt", "installed-docs"} <= {shard["name"] for shard in json.loads(out)}
+    assert code == 0 and {"fineweb-10bt", "installed-docs"} <= {shard["name"] for shard in json.loads(out)["shards"]}
     code, out, _ = pipeline("shards", "show", "fineweb-10bt")
     assert code == 0 and "Qwen/Qwen3-8B-Base" in out

@@ -23,9 +23,8 @@ def ls(root: RootOption = None, as_json: JsonOption = False) -> None:
     folders = sorted(path.parent for path in (ArtifactRoot.resolve(root).path / "caches").glob("*/manifest.json"))
     rows = [(folder, read_manifest(folder)) for folder in folders]
     if as_json:
-        print_json(
-            [{"shard": folder.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for folder, m in rows]
-        )
+        caches = [{"shard": f.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for f, m in rows]
+        print_json({"caches": caches})
         return
     table = Table("shard", "teacher", "train", "validation", "target tokens", "fingerprint")
     for folder, m in rows:

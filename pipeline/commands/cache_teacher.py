@@ -8,8 +8,8 @@ import typer
 from pipeline.commands.options import JsonOption, RootOption, SetOption, ShardOption, log, only_results_on_stdout, out, print_json
 from pipeline.contract.errors import ManifestError, NotThereYet
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.contract.manifest.find import load_shard
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
+from pipeline.shard_choice import capture_settings
 
 Engine = Literal["transformers", "vllm"]
 SplitChoice = Literal["train", "validation", "all"]
@@ -52,7 +52,7 @@ def _shard_settings(overrides: dict[str, Any], engine: str | None) -> dict[str, 
 
 def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, split: SplitChoice) -> dict[str, Any]:
     """Capture and report; returns what `--json` prints."""
-    shard = load_shard(shard_name, settings)
+    shard, settings = capture_settings(shard_name, settings, root)
     from stage1_teacher.capture import CaptureRequest, capture
 
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]

@@ -52,7 +52,7 @@ def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: in
     from pipeline.contract.logit_cache import LogitCache
     from pipeline.contract.manifest.strict import parse
     from pipeline.contract.manifest.student import StudentManifest
-    from stage2_student.engine import Processes
+    from stage2_student.engine import Processes, resolve_precision
     from stage2_student.evaluate import evaluate, teacher_ce
     from stage2_student.model.student import BlockStackForCausalLM
 
@@ -64,7 +64,7 @@ def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: in
         )
     settings = parse(StudentManifest, config["settings"], str(folder.path / "config.json"))
     processes = Processes()
-    model = BlockStackForCausalLM.from_pretrained(folder.phase(phase)).to(processes.device)
+    model = BlockStackForCausalLM.from_pretrained(folder.phase(phase)).to(processes.device, resolve_precision(settings))
     values = evaluate(model, validation, settings, processes)
     return {
         "run": config["run"],

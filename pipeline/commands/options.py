@@ -15,8 +15,8 @@ RootOption = Annotated[str | None, typer.Option("--root", help="Where artifacts 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 ShardOption = Annotated[str, typer.Option("--shard", help="A shard's name, or a path to its YAML file.")]
 
-log = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
+log = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

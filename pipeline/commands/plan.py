@@ -34,16 +34,22 @@ def plan_of(workflow: Workflow) -> dict[str, Any]:
     """The graph and its counted budgets; tokens need a finished cache, costs a pilot, which this version has not."""
     stages = workflow.stages()
     cache_is_current = stages[0].state == "current"
-    budgets = _budgets(workflow) if cache_is_current else {"tokens": None, "active_layer_tokens": None, "cache_bytes": None}
+    to_train = [stage.state != "current" for stage in stages[1:-1]]
+    budgets = _budgets(workflow, to_train) if cache_is_current else {"tokens": None, "active_layer_tokens": None, "cache_bytes": None}
     return {"stages": [stage.as_json() for stage in stages], "teacher_passes": int(not cache_is_current), **budgets, "gpu_hours": None}
 
 
-def _budgets(workflow: Workflow) -> dict[str, Any]:
+def _budgets(workflow: Workflow, to_train: list[bool]) -> dict[str, Any]:
+    """Of the students that are not current."""
     from pipeline.commands.train import student_job
     from pipeline.contract.logit_cache.index import read_manifest
     from stage2_student.training_plan import training_plan
 
-    jobs = [student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer]) for layer in workflow.layers()]
+    jobs = [
+        student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer])
+        for layer, wanted in zip(workflow.layers(), to_train, strict=True)
+        if wanted
+    ]
     plans = [training_plan(job) for job in jobs]
     shards = [shard for split in read_manifest(workflow.cache).splits.values() for shard in split.shards]
     return {

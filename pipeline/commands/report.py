@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands.options import JsonOption, RootOption, out, print_json
+from pipeline.commands.options import JsonOption, RootOption, SetOption, out, print_json
 from pipeline.contract.errors import RunError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.find import names
@@ -13,12 +13,13 @@ from pipeline.contract.manifest.find import names
 
 def report(
     what: Annotated[list[str], typer.Argument(metavar="EXPERIMENT|RUN...", help="One experiment, or the names of runs.")],
+    overrides: SetOption = None,
     folder: Annotated[str | None, typer.Option("--out", help="Where to write [default: ROOT/reports/NAME].")] = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report: tables 1 and 2, phases, budgets and loss curves, beside the paper's numbers."""
-    written = build(what, ArtifactRoot.resolve(root), Path(folder) if folder else None)
+    written = build(what, overrides, ArtifactRoot.resolve(root), Path(folder) if folder else None)
     from pipeline.report.build import table_1_text
 
     if as_json:
@@ -27,13 +28,13 @@ def report(
         out.print(f"{table_1_text(written)}\n\nreport: {written.page}")
 
 
-def build(what: list[str], root: ArtifactRoot, folder: Path | None) -> Any:
+def build(what: list[str], overrides: list[str] | None, root: ArtifactRoot, folder: Path | None) -> Any:
     """Build a report from an experiment's runs or from the runs named."""
     from pipeline.commands.run import workflow_of
     from pipeline.report.build import build_report
 
     if len(what) == 1 and (what[0] in names("experiments") or what[0].endswith((".yaml", ".yml"))):
-        workflow = workflow_of(what[0], None, str(root.path))
+        workflow = workflow_of(what[0], overrides, str(root.path))
         experiment = workflow.experiment
         return build_report(
             experiment.name, workflow.runs(), folder or root.report(experiment.name), caveat=experiment.caveat, about=experiment.about

@@ -8,6 +8,7 @@ from pipeline.commands.cache_teacher import run_capture
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
 from pipeline.contract.atomic_io import write_text
+from pipeline.contract.errors import RunError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.find import load_experiment
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
@@ -22,6 +23,10 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Make everything an experiment needs and is not there yet: one teacher pass, its students, the report."""
+    from stage2_student.launch import launched_by_another
+
+    if launched_by_another():
+        raise RunError("pipeline run: was started by a launcher, which starts it many times; start it once with --devices N")
     workflow = workflow_of(experiment, overrides, root)
     with only_results_on_stdout():
         summary, text = run_workflow(workflow, devices)

@@ -18,12 +18,8 @@ def ls(as_json: JsonOption = False) -> None:
     """List the shards that can be named."""
     shards = {name: (path, load_shard(str(path))) for name, path in names("shards").items()}
     if as_json:
-        print_json(
-            [
-                {"name": name, "path": str(path), "teacher": shard.teacher.model, "about": shard.about}
-                for name, (path, shard) in shards.items()
-            ]
-        )
+        rows = [{"name": name, "path": str(path), "teacher": s.teacher.model, "about": s.about} for name, (path, s) in shards.items()]
+        print_json({"shards": rows})
         return
     table = Table("shard", "teacher", "training documents", "file")
     for name, (path, shard) in shards.items():

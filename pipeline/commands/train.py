@@ -47,7 +47,7 @@ def student_job(
     shard_overrides: dict[str, Any],
     layers: list[dict[str, Any]],
     *,
-    resume: str = "auto",
+    resume: Literal["auto", "never"] = "auto",
     prefix: str = "",
 ) -> Any:
     """Bind settings to a finished cache.
@@ -58,19 +58,22 @@ def student_job(
         RunError: the training range is not covered.
     """
     parse(StudentManifest, merge({}, *layers), "student settings")  # what is refused whatever the shard is said first
-    chosen = captured_shard(shard_name, root, shard_overrides)
-    _require_same_rule(chosen)
     from stage2_student.job import StudentJob
+    from stage2_student.launch import rank
+
+    chosen = captured_shard(shard_name, root, shard_overrides)
+    if rank() == 0:  # it reads the teacher's files where they are here; once is enough
+        _require_same_rule(chosen)
 
     settings = student_settings(chosen.shard, *layers, source="student settings")
-    covered = chosen.manifest.splits["train"].documents if "train" in chosen.manifest.splits else 0
-    wanted = chosen.shard.documents.limit
-    if wanted > covered and not chosen.manifest.splits["train"].source_exhausted:
+    train_split, wanted = chosen.manifest.splits.get("train"), chosen.shard.documents.limit
+    covered = train_split.documents if train_split else 0
+    if wanted > covered and not (train_split and train_split.source_exhausted):
         raise RunError(
             f"documents.limit={wanted}: the cache {chosen.cache} covers {covered} training documents; "
             f"extend it with 'pipeline cache-teacher --shard {shard_name} --set documents.limit={wanted}'"
         )
-    run = settings.name or f"{prefix or chosen.shard.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
+    run = settings.name or f"{chosen.shard.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
     return StudentJob(
         settings=settings,
         shard=chosen.shard.name,
@@ -79,7 +82,7 @@ def student_job(
         documents=min(wanted, covered),
         run=run,
         folder=root.run(run).path,
-        resume="never" if resume == "never" else "auto",
+        resume=resume,
         teacher=chosen.shard.teacher.model,
     )
 
@@ -95,16 +98,15 @@ def _require_same_rule(chosen: CapturedShard) -> None:
 def run_student(job: Any, devices: int | None) -> dict[str, Any] | None:
     """Run or resume `job`; None in a process whose rank does not report."""
     from stage2_student.job import finished_result
+    from stage2_student.launch import in_process, launch, launched_by_another, rank
 
     done = finished_result(job)
+    if done is not None and rank() != 0:
+        return None
     if done is not None:
         log.print(f"{job.run}: is finished already; nothing to do")
         return done | {"steps_executed": 0, "resumed_from": done["optimizer_steps"]}
-    from stage2_student.launch import in_process, launch, launched_by_another
-    from stage2_student.provenance import record_start
-
     count = devices or _device_count()
-    record_start(job, count)
     return in_process(job) if count == 1 or launched_by_another() else launch(job, count)
 
 

@@ -45,7 +45,6 @@ def declared_identity(shard: ShardManifest) -> Identity:
         "targets.temperatures": targets.temperatures,
         "engine": shard.engine,
         "cache.documents_per_shard": shard.cache.documents_per_shard,
-        "cache.tokens_per_batch": shard.cache.tokens_per_batch,
     }
 
 

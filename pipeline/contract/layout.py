@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.contract.errors import NotThereYet
 from pipeline.contract.run_record import RunFolder
 
 
@@ -15,7 +16,15 @@ class ArtifactRoot:
 
     @classmethod
     def resolve(cls, root: str | None) -> "ArtifactRoot":
-        return cls(Path(root or os.environ.get("PIPELINE_HOME") or "artifacts"))
+        """Choose the root.
+
+        Raises:
+            NotThereYet: a URL.
+        """
+        chosen = root or os.environ.get("PIPELINE_HOME") or "artifacts"
+        if "://" in chosen:
+            raise NotThereYet(f"--root {chosen}: this version keeps artifacts in local folders; give a path")
+        return cls(Path(chosen))
 
     def cache(self, shard: str) -> Path:
         return self.path / "caches" / shard

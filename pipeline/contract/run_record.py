@@ -1,7 +1,7 @@
 """A run folder: what was asked, what happened, what came out.
 
-config.json        settings, shard, cache fingerprint; written before the first step, never changed
-provenance.json    versions, devices, command line; one entry for each time the run was started
+config.json        settings, shard, cache fingerprint; written before the first step
+provenance.json    versions, machine, processes; one entry for each time the run was started
 metrics.jsonl      one JSON object a line: train steps, evaluations, events, in order
 phases/phase-P/    the student at the end of phase P, a Hugging Face folder
 checkpoints/       what a restart needs; `latest` names the one that counts

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.contract.cpu_process import prepare_cpu_process
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.process import prepare_cpu_process
 from stage1_teacher.engines.base import ScoringError, TeacherInterface
 from stage1_teacher.targets import Kept, keep_topk
 from stage1_teacher.teacher_files import TeacherFiles
@@ -97,7 +97,13 @@ class TransformersEngine:
 def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(files.folder, **files.load_arguments())
+    try:
+        config = AutoConfig.from_pretrained(files.folder, **files.load_arguments())
+    except (ValueError, OSError) as error:
+        line = str(error).splitlines()[0]
+        raise TeacherError(
+            f"teacher.model={files.folder}: its config cannot be read ({line}); supported are {', '.join(FAMILIES)}"
+        ) from None
     if config.model_type not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise TeacherError(f"teacher.model={files.folder}: family {config.model_type!r} is not supported; supported are {known}")

@@ -65,19 +65,20 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         precise = torch.promote_types(hidden.dtype, torch.float32)
         d_hidden = torch.empty_like(hidden) if training else None
-        d_weight = torch.zeros(weight.shape, dtype=precise, device=weight.device) if training else None
+        wanted = training and ctx.needs_input_grad[1]  # a frozen head needs none
+        d_weight = torch.zeros(weight.shape, dtype=precise, device=weight.device) if wanted else None
         sums = torch.zeros(4, dtype=torch.float64, device=hidden.device)  # kl, kd, ce, student tail
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            logits = (hidden[rows] @ weight.T).to(precise)
+            logits = _product(hidden[rows], weight.T, precise)
             part, gradient = _chunk(logits, labels[rows], targets.rows(rows), w)
             sums += part
-            if d_hidden is not None and d_weight is not None:
+            if d_hidden is not None:
                 gradient = gradient.to(hidden.dtype)
                 d_hidden[rows] = gradient @ weight
-                _add_product(d_weight, gradient.T, hidden[rows])
-        if d_hidden is not None and d_weight is not None:
-            ctx.save_for_backward(d_hidden, d_weight.to(weight.dtype))
+                if d_weight is not None:
+                    _add_product(d_weight, gradient.T, hidden[rows])
+        ctx.save_for_backward(d_hidden, None if d_weight is None else d_weight.to(weight.dtype))
         kl, kd, ce, student_tail = sums / w.divisor
         loss = (w.alpha * w.temperature**2 * kl + w.gamma * ce).to(precise)
         ctx.mark_non_differentiable(kl, kd, ce, student_tail)
@@ -86,15 +87,25 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * upstream.to(d_hidden.dtype), d_weight * upstream.to(d_weight.dtype), None, None, None, None, None
+        d_weight = None if d_weight is None else d_weight * upstream.to(d_weight.dtype)
+        return d_hidden * upstream.to(d_hidden.dtype), d_weight, None, None, None, None, None
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left @ right in `dtype`: logits that were rounded to bfloat16 would cost more than all of the cache's coding."""
+    if left.dtype == dtype:
+        return left @ right
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=dtype)  # accumulated and kept in float32 by the tensor cores
+    return left.to(dtype) @ right.to(dtype)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, accumulated in total's precision."""
+    """total += left @ right, in total's precision."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
-        total += left @ right
+        total += _product(left, right, total.dtype)
 
 
 def _chunk(logits: Tensor, labels: Tensor, targets: SparseTargets, w: Weights) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.contract.cpu_process import prepare_cpu_process
+from pipeline.contract.process import prepare_cpu_process
 from stage2_student.loss import SparseTargets, distillation_loss, fused_distillation_loss
 
 

@@ -46,7 +46,7 @@ def write_cache(cache: Path, documents: list[CachedDocument], per_shard: int, **
         vocab_size=151_936,
         separator_id=151_643,
         teacher=[],
-        splits={"train": SplitRecord(**totals, source_exhausted=False, skipped={}, shards=shards)},
+        splits={"train": SplitRecord(**totals, limit=totals["documents"], source_exhausted=False, skipped={}, shards=shards)},
     )
     write_json(cache / "manifest.json", manifest.model_dump())
     return shards

@@ -29,7 +29,6 @@ FIELDS = {
     "targets.k": 8,
     "engine": "vllm",
     "cache.documents_per_shard": 16,
-    "cache.tokens_per_batch": 100,
 }
 NOT_THE_RULE = {"name": "other", "about": "words", "documents.limit": 9_600_000, "student": {"steps": 3}, "cache.rows_per_chunk": 7}
 NAMES = {"teacher.model", "teacher.revision", "documents.files", "documents.packages"}

@@ -132,7 +132,7 @@ def test_ls_lists_finished_caches_only(cached, pipeline):
     cache, run = cached
     (cache.parent / "half" / "shards").mkdir(parents=True)
     code, out, _ = pipeline("cache", "ls", "--json")
-    (row,) = json.loads(out)
+    (row,) = json.loads(out)["caches"]
     stats = json.loads(run("stats", "--json")[1])
     assert code == 0
     assert row == {"shard": "tiny", "fingerprint": stats["fingerprint"], "tokens": stats["tokens"]}

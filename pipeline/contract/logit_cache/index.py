@@ -15,7 +15,6 @@ from pipeline.contract.logit_cache.schema import FORMAT_VERSION
 from pipeline.contract.manifest.strict import Strict
 
 Split = Literal["train", "validation"]
-SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class FileRecord(Strict):
@@ -79,8 +78,9 @@ class ShardRecord(Strict):
 
 
 class SplitRecord(Strict):
-    """All shards of a split, in order."""
+    """All shards of a split, in order. `limit` is the `documents.limit` it was captured under."""
 
+    limit: int
     documents: int
     tokens: int
     input_tokens: int

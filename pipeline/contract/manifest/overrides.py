@@ -63,6 +63,8 @@ def nested(overrides: Overrides) -> dict[str, Any]:
         node = tree
         for section in sections:
             node = node.setdefault(section, {})
+            if not isinstance(node, dict):
+                raise ManifestError(f"--set {dotted}={value}: {section}={node} was set as a whole beside it; give one of the two")
         node[leaf] = value
     return tree
 

@@ -43,6 +43,13 @@ class Documents(Strict):
     undecodable: Literal["error", "skip", "replace"] = Field("error", description="what to do with text that is not UTF-8")
     duplicates: Literal["keep"] = "keep"
 
+    @field_validator("duplicates", mode="before")
+    @classmethod
+    def _only_keep_yet(cls, value: Any) -> Any:
+        if value != "keep":
+            raise NotThereYet(f"documents.duplicates={value}: this version keeps duplicates; use 'keep'")
+        return value
+
     @field_validator("files", mode="before")
     @classmethod
     def _one_file_is_a_list(cls, value: Any) -> Any:

@@ -1,10 +1,12 @@
-"""What a process that computes on the CPU wants set before it starts; on CUDA none of it applies."""
+"""What processes want set with the system before they work: memory on the CPU, an end with the one that started them."""
 
 import ctypes
 import os
+import signal
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def prepare_cpu_process() -> None:
@@ -19,3 +21,9 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def end_with_parent() -> None:
+    """Ask for SIGTERM when the process that started this one dies, however it dies. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

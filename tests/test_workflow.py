@@ -114,6 +114,19 @@ def test_what_a_capture_was_given_is_remembered(pipeline, experiment, tmp_path):
     assert run(pipeline, "cache-teacher", "--shard", "tiny", "--set", "documents.limit=20")["splits"]["train"]["documents"] == 20
 
 
+def test_the_advice_of_a_refusal_can_be_followed(pipeline, experiment):
+    """A run that was refused before its first step leaves nothing that refuses the mended one."""
+    run(pipeline, "cache-teacher", "--shard", "tiny")
+    for refused, advice, mended in (
+        (["--zero", "0", "--set", "precision=bfloat16"], "--zero 1", ["--zero", "1", "--set", "precision=bfloat16"]),
+        (["--set", "data=fresh", "--set", "steps=50"], "--set data=continue", ["--set", "data=continue"]),
+    ):
+        name = ["train", "--shard", "tiny", "--set", f"name={refused[-1].split('=')[0]}"]
+        code, _, err = pipeline(*name, *refused)
+        assert code == 2 and advice in err
+        assert run(pipeline, *name, *mended)["steps_executed"] == 2
+
+
 def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
     path = tmp_path / "manifests/experiments/tiny-2x2.yaml"
     path.write_text(yaml.safe_dump({**EXPERIMENT, "runs": [{"norm": "pre"}, {"norm": "pre", "alpha": 0, "gamma": 1}]}), encoding="utf-8")

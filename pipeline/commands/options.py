@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -21,12 +21,13 @@ out = Console(highlight=False, markup=False, soft_wrap=True)
 
 @contextmanager
 def only_results_on_stdout() -> Iterator[None]:
-    """Send what libraries print to stderr: stdout is for the result."""
+    """Send what libraries print to stderr, from Python and from C: stdout is for the result."""
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         sys.stdout.flush()
         os.dup2(saved, 1)

@@ -19,7 +19,7 @@ def orders(draw) -> DocumentOrder:
 
 
 def one_pass(order: DocumentOrder, number: int) -> list[int]:
-    return order.at(number * order.documents, order.documents)
+    return order.at(number * order.documents, order.documents).tolist()
 
 
 @given(orders(), st.integers(0, 50))
@@ -30,16 +30,21 @@ def test_each_pass_is_a_permutation_of_exactly_the_range(order, number):
 @given(orders(), st.integers(0, 100), st.integers(0, 100))
 def test_a_stretch_is_a_stretch_of_the_passes(order, position, count):
     passes = [index for number in range(1 + (position + count) // order.documents) for index in one_pass(order, number)]
-    assert order.at(position, count) == passes[position : position + count]
+    assert order.at(position, count).tolist() == passes[position : position + count]
 
 
 @given(orders(), st.integers(0, 60), st.lists(st.integers(0, 15), max_size=6))
 def test_batches_of_any_size_give_the_same_stream(order, position, batches):
     got, place = [], position
     for count in batches:
-        got += order.at(place, count)
+        got += order.at(place, count).tolist()
         place += count
-    assert got == order.at(position, sum(batches))
+    assert got == order.at(position, sum(batches)).tolist()
+
+
+@given(orders(), st.integers(0, 100), st.integers(0, 200))
+def test_drawn_are_the_distinct_documents_of_a_stretch(order, position, count):
+    assert order.drawn(position, count).tolist() == sorted(set(order.at(position, count).tolist()))
 
 
 @given(SIZES, SEEDS)

@@ -1,6 +1,7 @@
 """Starting over a run that is there: crashes under every engine, what is refused, and what a bad step leaves (field cases 36, 39, 41)."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -94,26 +95,42 @@ def test_resume_never_refuses_a_folder_that_is_there(unfinished, root, pipeline)
     assert code == 0 and json.loads(out)["resumed_from"] == 4
 
 
-@pytest.mark.parametrize(("key", "saved"), [("world_size", 2), ("zero", 2), ("dtype", "torch.bfloat16")])
-def test_a_checkpoint_of_another_shape_is_refused_by_name(unfinished, key, saved):
+@pytest.mark.parametrize(
+    ("key", "saved", "option"),
+    [("world_size", 2, "--devices 2"), ("zero", 2, "--zero 2"), ("dtype", "torch.bfloat16", "--set precision=bfloat16")],
+)
+def test_a_checkpoint_of_another_shape_is_refused_by_name(unfinished, key, saved, option):
     path = unfinished.record.checkpoints / "step-00000004/state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: saved}))
-    with pytest.raises(RunError, match=rf"saved with {key}={saved}, this run has {key}=.*; resume with {key}={saved}") as error:
+    with pytest.raises(RunError, match=rf"saved with {key}={saved}, this run has {key}=.*; resume with {option}") as error:
         train(unfinished)
     assert "\n" not in str(error.value)
 
 
-def test_a_checkpoint_that_is_not_whole_is_said_so(unfinished):
+def test_where_the_named_checkpoint_is_not_whole_the_one_before_counts(unfinished):
     (unfinished.record.checkpoints / "step-00000004/state.json").unlink()
-    with pytest.raises(RunError, match="step-00000004: is not a whole checkpoint"):
+    assert train(unfinished)["resumed_from"] == 2
+
+
+def test_a_damaged_checkpoint_is_one_line_and_its_advice_works(unfinished):
+    folder = unfinished.record.checkpoints / "step-00000004"
+    for path in (folder / "engine").glob("*.pt"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(RunError, match=r"step-00000004: cannot be loaded .*; remove the folder to resume from the") as error:
         train(unfinished)
+    assert "\n" not in str(error.value)
+    shutil.rmtree(folder)
+    assert train(unfinished)["resumed_from"] == 2
 
 
 def test_only_the_newest_checkpoints_are_kept_and_never_more_than_asked(root):
     chosen = job(root, steps=9, checkpoint_interval=2, keep_checkpoints=2)
-    train(chosen)
+    with pytest.raises(Crash):
+        train(chosen, crash_at(0, 9))
     kept = sorted(path.name for path in chosen.record.checkpoints.glob("step-*"))
     assert kept == ["step-00000006", "step-00000008"]
+    train(chosen)
+    assert not chosen.record.checkpoints.exists()  # a finished run needs none
 
 
 def test_a_leftover_of_a_later_step_does_not_push_out_the_checkpoint_that_counts(root):

@@ -41,7 +41,7 @@ def test_a_stopped_run_is_refused_on_one_process_and_resumes_bit_equal_on_two(fo
     at = json.loads((folder / "checkpoints" / (folder / "checkpoints/latest").read_text().strip() / "state.json").read_text())
     steps = metrics(folder, "train")
     assert (at["world_size"], at["phase"], at["phase_step"]) == (2, steps[-1]["phase"], steps[-1]["phase_step"]) and len(steps) < 24
-    with pytest.raises(RunError, match="world_size=2, this run has world_size=1; resume with world_size=2"):
+    with pytest.raises(RunError, match="world_size=2, this run has world_size=1; resume with --devices 2"):
         train(job(module_root, **GROW, name="stopped"))
     result = json.loads(finish(two(module_root, "stopped"))[0])
     assert result["resumed_from"] == len(steps) and result["steps_executed"] == 24 - len(steps)

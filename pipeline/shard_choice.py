@@ -42,8 +42,7 @@ def capture_settings(name: str, overrides: dict[str, Any], root: ArtifactRoot) -
     """
     if name not in names("shards") and (root.cache(name) / "manifest.json").is_file():
         manifest = read_manifest(root.cache(name))
-        shard = parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(root.cache(name) / "manifest.json"))
-        return shard, manifest.overrides | overrides
+        return _as_captured(manifest, root.cache(name), overrides), manifest.overrides | overrides
     settings = remembered_overrides(root.cache(load_shard(name, overrides).name)) | overrides
     return load_shard(name, settings), settings
 
@@ -63,11 +62,13 @@ def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> 
             raise ManifestError(f"{name!r}: no shard manifest and no cache has that name; known shards are {', '.join(names('shards'))}")
         raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
     manifest = read_manifest(cache)
-    if declared is None:
-        shard = parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(cache / "manifest.json"))
-    else:
-        shard = load_shard(name, manifest.overrides | overrides)
+    shard = load_shard(name, manifest.overrides | overrides) if declared else _as_captured(manifest, cache, overrides)
     return CapturedShard(shard, cache, manifest)
+
+
+def _as_captured(manifest: CacheManifest, cache: Path, overrides: dict[str, Any]) -> ShardManifest:
+    """The shard as its cache holds it: there is no manifest file of that name."""
+    return parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(cache / "manifest.json"))
 
 
 def _root_hint(root: ArtifactRoot) -> str:

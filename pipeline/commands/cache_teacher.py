@@ -5,7 +5,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.options import JsonOption, RootOption, SetOption, ShardOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.options import (
+    JsonOption,
+    RootOption,
+    SetOption,
+    ShardOption,
+    log,
+    only_results_on_stdout,
+    out,
+    print_json,
+    say_remembered,
+)
 from pipeline.contract.errors import ManifestError, NotThereYet
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
@@ -52,12 +62,14 @@ def _shard_settings(overrides: dict[str, Any], engine: str | None) -> dict[str, 
 
 def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, split: SplitChoice) -> dict[str, Any]:
     """Capture and report; returns what `--json` prints."""
-    shard, settings = capture_settings(shard_name, settings, root)
+    given = settings
+    shard, settings = capture_settings(shard_name, given, root)
     from stage1_teacher.capture import CaptureRequest, capture
 
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]
     cache = root.cache(shard.name)
     result = capture(CaptureRequest(shard, cache, splits, overrides=settings, on_shard=ShardProgress(shard.documents.limit)))
+    say_remembered(settings, given)
     captured = result.manifest.splits
     if captured.get("train") and captured["train"].source_exhausted:
         log.print(

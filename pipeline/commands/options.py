@@ -34,6 +34,13 @@ def only_results_on_stdout() -> Iterator[None]:
         os.close(saved)
 
 
+def say_remembered(remembered: dict[str, Any], given: dict[str, Any]) -> None:
+    """Name the settings that come from a cache's capture and not from this command line."""
+    settings = [f"{key}={value}" for key, value in remembered.items() if key not in given and key != "name"]
+    if settings:
+        log.print(f"as captured with --set {' --set '.join(settings)}")
+
+
 def print_json(value: Any) -> None:
     """One object on stdout; NaN and infinities, which JSON has not, as null."""
     print(json.dumps(_finite(value)))

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json, say_remembered
 from pipeline.contract.errors import RunError
 from pipeline.contract.fingerprint import require_same
 from pipeline.contract.layout import ArtifactRoot
@@ -74,6 +74,7 @@ def student_job(
             f"extend it with 'pipeline cache-teacher --shard {shard_name} --set documents.limit={wanted}'"
         )
     run = settings.name or f"{chosen.shard.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
+    say_remembered(chosen.manifest.overrides, shard_overrides)
     return StudentJob(
         settings=settings,
         shard=chosen.shard.name,

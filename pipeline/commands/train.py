@@ -48,7 +48,6 @@ def student_job(
     layers: list[dict[str, Any]],
     *,
     resume: Literal["auto", "never"] = "auto",
-    prefix: str = "",
 ) -> Any:
     """Bind settings to a finished cache.
 
@@ -64,15 +63,8 @@ def student_job(
     chosen = captured_shard(shard_name, root, shard_overrides)
     if rank() == 0:  # it reads the teacher's files where they are here; once is enough
         _require_same_rule(chosen)
-
     settings = student_settings(chosen.shard, *layers, source="student settings")
-    train_split, wanted = chosen.manifest.splits.get("train"), chosen.shard.documents.limit
-    covered = train_split.documents if train_split else 0
-    if wanted > covered and not (train_split and train_split.source_exhausted):
-        raise RunError(
-            f"documents.limit={wanted}: the cache {chosen.cache} covers {covered} training documents; "
-            f"extend it with 'pipeline cache-teacher --shard {shard_name} --set documents.limit={wanted}'"
-        )
+    documents = _training_range(chosen, shard_name)
     run = settings.name or f"{chosen.shard.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
     say_remembered(chosen.manifest.overrides, shard_overrides)
     return StudentJob(
@@ -80,12 +72,24 @@ def student_job(
         shard=chosen.shard.name,
         cache=chosen.cache,
         cache_fingerprint=chosen.manifest.fingerprint,
-        documents=min(wanted, covered),
+        documents=documents,
         run=run,
         folder=root.run(run).path,
         resume=resume,
         teacher=chosen.shard.teacher.model,
     )
+
+
+def _training_range(chosen: CapturedShard, shard_name: str) -> int:
+    """Documents to train on: as many as the shard asks for, or all that its source had."""
+    split, wanted = chosen.manifest.splits.get("train"), chosen.shard.documents.limit
+    covered = split.documents if split else 0
+    if wanted > covered and not (split and split.source_exhausted):
+        raise RunError(
+            f"documents.limit={wanted}: the cache {chosen.cache} covers {covered} training documents; "
+            f"extend it with 'pipeline cache-teacher --shard {shard_name} --set documents.limit={wanted}'"
+        )
+    return min(wanted, covered)
 
 
 def _require_same_rule(chosen: CapturedShard) -> None:

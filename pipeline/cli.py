@@ -95,6 +95,10 @@ def run_command(arguments: list[str]) -> int:
         return _say(str(error))
     except UsageError as error:
         return _usage(error)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        if isinstance(stop.__cause__, EOFError):  # typer takes it for an answer at a prompt, and there is none
+            raise
+        return _interrupted()
     except (NotADirectoryError, IsADirectoryError, PermissionError, FileExistsError) as error:
         return _say(f"{error.filename}: {error.strerror}; give another path, or --root FOLDER")
     except RuntimeError as error:
@@ -103,8 +107,6 @@ def run_command(arguments: list[str]) -> int:
         return _say(
             f"out of memory ({error}); lower cache.tokens_per_batch or micro_batch_tokens with --set, and run the same command again"
         )
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted()
 
 
 def _interrupted() -> int:

@@ -29,7 +29,9 @@ def folder(tmp_path_factory):
 def limited(folder, limit, *arguments):
     """Run a command that may write files of `limit` bytes at most."""
     command = [sys.executable, "-c", LIMITED, str(limit), *arguments, "--json"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)})
+    # bytecode would be cut off too, and stay: the limit is on every file this process writes
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
 def one_line_of_no_space(done):

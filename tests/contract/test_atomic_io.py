@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 LIMITED = """
 import resource, sys
+sys.dont_write_bytecode = True
 from pathlib import Path
 from pipeline.contract.atomic_io import atomic_path
 from pipeline.contract.errors import PipelineError
@@ -30,6 +31,7 @@ except PipelineError as error:
 
 LIMITED_SHARD = """
 import resource, sys
+sys.dont_write_bytecode = True
 import numpy as np
 from pathlib import Path
 from pipeline.contract.errors import PipelineError

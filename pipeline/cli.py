@@ -76,7 +76,8 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 def main() -> None:
     """Entry point of the console script. SIGTERM ends work as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run_command(sys.argv[1:]))
+    # deepspeed's launcher puts this before the command; LOCAL_RANK in the environment says the same
+    sys.exit(run_command([argument for argument in sys.argv[1:] if not argument.startswith("--local_rank=")]))
 
 
 def _interrupt(number: int, frame: Any) -> None:

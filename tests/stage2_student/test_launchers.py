@@ -28,6 +28,14 @@ def test_torchrun_joins_and_one_rank_reports(root):
     assert json.loads(line)["steps_executed"] == 0
 
 
+def test_deepspeed_s_launcher_joins(root, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    launcher = ["--num_accelerators", "2", "--module", "pipeline", *train_arguments(root, "joined")]
+    out, _ = finish(start(launcher, module="deepspeed.launcher.runner"))
+    (line,) = [line for line in out.splitlines() if line.startswith("{")]
+    assert json.loads(line)["steps_executed"] == 4
+
+
 def test_a_killed_launcher_leaves_no_orphan(root):
     """The workers get a SIGTERM when their parent dies, save, and end; the same command goes on."""
     arguments = train_arguments(root, "orphans", "--devices", "2", **LONG)

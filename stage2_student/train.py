@@ -43,7 +43,10 @@ def train(job: StudentJob, on_record: OnRecord = lambda record: None) -> dict[st
 
 
 class StopRequest:
-    """Remembers a first Ctrl-C or SIGTERM; a second one is not held back."""
+    """Remembers a Ctrl-C or SIGTERM; a second Ctrl-C is not held back.
+
+    A second SIGTERM is: when a parent with several threads dies, the system may send it once for each of them.
+    """
 
     def __init__(self) -> None:
         self.received = 0
@@ -58,7 +61,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: Any) -> None:
-        if self.received:
+        if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
 

@@ -76,7 +76,8 @@ def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any],
     if stage.state == "stale":
         from stage2_student.job import set_aside
 
-        log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {set_aside(workflow.root.run(name))}")
+        kept = set_aside(workflow.root.run(name))
+        log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {kept}")
     run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
 
 

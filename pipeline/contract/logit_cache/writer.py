@@ -1,6 +1,6 @@
 """Write one shard: payload first, under a name that carries its hash; then the sidecar that makes it count."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,6 @@ def write_shard(
     tokens_per_batch: int,
     skipped: dict[str, int],
     fresh_forward: FreshForward | None = None,
-    before_sidecar: Callable[[], None] = lambda: None,
 ) -> ShardRecord:
     """Write and publish a shard; a payload of the same index that no longer counts is removed.
 
@@ -35,7 +34,6 @@ def write_shard(
     batches = [encode(documents[start:stop], first_document + start) for start, stop in batch_ranges(documents, tokens_per_batch)]
     payload = _publish_payload(cache / "shards", shard_name(split, index), batches)
     record = _summary(documents, batches, payload, split, index, skipped, fresh_forward)
-    before_sidecar()
     write_json(sidecar_path(cache, split, index), record.model_dump())
     for stale in (cache / "shards").glob(f"{shard_name(split, index)}-*.arrow"):
         if stale.name != payload.name:

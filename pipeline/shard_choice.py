@@ -5,16 +5,16 @@ Values given now beat the remembered ones, and then have to agree with the cache
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.contract.logit_cache.index import CacheManifest, read_manifest
+from pipeline.contract.logit_cache.index import CacheManifest, has_manifest, read_manifest
 from pipeline.contract.manifest.find import load_shard, names
 from pipeline.contract.manifest.overrides import merge, nested
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.manifest.strict import parse
+from pipeline.contract.store import Store
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class CapturedShard:
     """A shard as a finished cache holds it, checked against its manifest by declared values only."""
 
     shard: ShardManifest
-    cache: Path
+    cache: Store
     manifest: CacheManifest
 
 
-def remembered_overrides(cache: Path) -> dict[str, Any]:
+def remembered_overrides(cache: Store) -> dict[str, Any]:
     """The `--set` values that a finished cache was captured with, none where there is no readable one."""
     try:
         return read_manifest(cache).overrides
@@ -40,7 +40,7 @@ def capture_settings(name: str, overrides: dict[str, Any], root: ArtifactRoot) -
     Raises:
         ManifestError: unknown name, unknown key, or a value out of its rule.
     """
-    if name not in names("shards") and (root.cache(name) / "manifest.json").is_file():
+    if name not in names("shards") and has_manifest(root.cache(name)):
         manifest = read_manifest(root.cache(name))
         return _as_captured(manifest, root.cache(name), overrides), manifest.overrides | overrides
     settings = remembered_overrides(root.cache(load_shard(name, overrides).name)) | overrides
@@ -57,7 +57,7 @@ def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> 
     known = name in names("shards") or name.endswith((".yaml", ".yml")) or "/" in name
     declared = load_shard(name, overrides) if known else None
     cache = root.cache(declared.name if declared else name)
-    if not (cache / "manifest.json").is_file():
+    if not has_manifest(cache):
         if declared is None:
             raise ManifestError(f"{name!r}: no shard manifest and no cache has that name; known shards are {', '.join(names('shards'))}")
         raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
@@ -66,10 +66,10 @@ def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> 
     return CapturedShard(shard, cache, manifest)
 
 
-def _as_captured(manifest: CacheManifest, cache: Path, overrides: dict[str, Any]) -> ShardManifest:
+def _as_captured(manifest: CacheManifest, cache: Store, overrides: dict[str, Any]) -> ShardManifest:
     """The shard as its cache holds it: there is no manifest file of that name."""
-    return parse(ShardManifest, merge(manifest.shard, nested(overrides)), str(cache / "manifest.json"))
+    return parse(ShardManifest, merge(manifest.shard, nested(overrides)), f"{cache}/manifest.json")
 
 
 def _root_hint(root: ArtifactRoot) -> str:
-    return "" if root.path == Path("artifacts") else f" --root {root.path}"
+    return "" if root.location == "artifacts" else f" --root {root.location}"

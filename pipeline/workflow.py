@@ -1,7 +1,6 @@
 """An experiment as a graph of stages: one cache, its students, one report. What is current, what must run, and why."""
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.contract.errors import ManifestError, PipelineError
@@ -13,6 +12,7 @@ from pipeline.contract.manifest.overrides import merge, nested
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import RunFolder
+from pipeline.contract.store import Store
 from pipeline.shard_choice import capture_settings
 
 State = Literal["current", "stale", "missing"]
@@ -44,7 +44,7 @@ class Workflow:
         return capture_settings(self.experiment.shard, self.shard_overrides, self.root)[0]
 
     @property
-    def cache(self) -> Path:
+    def cache(self) -> Store:
         return self.root.cache(self.shard.name)
 
     def layers(self) -> list[dict[str, Any]]:
@@ -76,10 +76,11 @@ class Workflow:
         return [cache, *students, self.report_stage(students)]
 
     def cache_stage(self) -> Stage:
+        from pipeline.contract.logit_cache.index import has_manifest
         from stage1_teacher.capture import CaptureRequest, finished_manifest
 
         name = f"cache {self.shard.name}"
-        if not (self.cache / "manifest.json").is_file():
+        if not has_manifest(self.cache):
             return Stage(name, "missing", "no finished cache")
         try:
             whole = finished_manifest(

@@ -1,53 +1,18 @@
-"""Stage one's loop: documents in, a published cache out. Run it again and it does only what is not there yet."""
+"""Stage one: documents in, a published cache out. Run it again and it does only what is not there yet."""
 
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from pipeline.contract.atomic_io import only_writer, write_json
-from pipeline.contract.errors import CacheError, DocumentError, TeacherError
-from pipeline.contract.fingerprint import fingerprint, require_same
-from pipeline.contract.logit_cache.codec import CODEC
-from pipeline.contract.logit_cache.index import (
-    CacheManifest,
-    FreshForward,
-    ShardRecord,
-    Split,
-    SplitRecord,
-    merge_counts,
-    read_manifest,
-    shard_name,
-)
-from pipeline.contract.logit_cache.schema import FORMAT_VERSION, CachedDocument
-from pipeline.contract.logit_cache.writer import finished_shard, write_shard
-from pipeline.contract.manifest.shard import ShardManifest
-from stage1_teacher.engines.base import ScoringError, TeacherEngine
-from stage1_teacher.rule import Inputs, claim_folder, find_inputs, next_move, present_identity
-from stage1_teacher.shard_plan import ShardUnit, shard_units
-from stage1_teacher.teacher_folder import publish_teacher_folder, teacher_folder_records
+from pipeline.contract.atomic_io import sweep_temporaries
+from pipeline.contract.errors import CacheError
+from pipeline.contract.fingerprint import require_same
+from pipeline.contract.logit_cache.index import CacheManifest, Rule, ShardRecord, read_manifest, read_sidecar, sidecar_name
+from pipeline.contract.store import Store
+from stage1_teacher.calibration import choose_codec
+from stage1_teacher.commit import commit
+from stage1_teacher.rule import Inputs, claim, find_inputs, next_move, present_identity, recorded_rule
 from stage1_teacher.tokenization import DocumentTokenizer
-
-RESCORED_DOCUMENTS = 4
-
-
-@dataclass
-class CaptureRequest:
-    """What to capture and where.
-
-    Attributes:
-        overrides: the dotted `--set` values that are in `shard` already; recorded, so that training can name the same shard.
-        on_shard: called after each shard with its record, whether it was reused, and the seconds spent on it.
-    """
-
-    shard: ShardManifest
-    cache: Path
-    splits: Sequence[Split]
-    overrides: dict[str, Any] = field(default_factory=dict)
-    on_shard: Callable[[ShardRecord, bool, float], None] = lambda record, reused, seconds: None
+from stage1_teacher.worker import CaptureRequest, Dealt, Worker
+from stage1_teacher.workers import run_workers
 
 
 @dataclass
@@ -61,6 +26,20 @@ class CaptureResult:
     seconds: float = 0.0
 
 
+@dataclass
+class _Tally:
+    """Counts what workers report, and passes it on."""
+
+    request: CaptureRequest
+    result: dict[str, float] = field(default_factory=lambda: {"shards_written": 0, "shards_reused": 0, "tokens_scored": 0, "seconds": 0.0})
+
+    def __call__(self, record: ShardRecord, reused: bool, seconds: float) -> None:
+        counts = {"shards_reused": 1} if reused else {"shards_written": 1, "tokens_scored": record.tokens, "seconds": seconds}
+        for name, count in counts.items():
+            self.result[name] += count
+        self.request.on_shard(record, reused, seconds)
+
+
 def capture(request: CaptureRequest) -> CaptureResult:
     """Make the cache complete for the request; resumes whatever is there.
 
@@ -72,11 +51,48 @@ def capture(request: CaptureRequest) -> CaptureResult:
     request = never_smaller(request)
     whole = finished_manifest(request)
     if whole is not None:
-        return CaptureResult(whole, shards_reused=sum(len(split.shards) for split in whole.splits.values()))
-    inputs = find_inputs(request.shard)
-    with only_writer(request.cache):
-        claim_folder(request.cache, inputs.identity, next_move(request.shard))
-        return _Capture(request, inputs).run()
+        return CaptureResult(whole, shards_reused=len(whole.shards))
+    earlier = recorded_rule(request.cache)
+    inputs = find_inputs(request.shard, earlier.identity if earlier else None)
+    rule = claim(request.cache, request.shard, request.overrides, inputs.identity, _codec(request, inputs, earlier))
+    _sweep(request.cache)
+    tally = _Tally(request)
+    dealt = _work(replace(request, on_shard=tally), rule)
+    separator_id = DocumentTokenizer(inputs.teacher, request.shard.documents).separator_id
+    return CaptureResult(commit(request.cache, rule, dealt, separator_id), **tally.result)  # type: ignore[arg-type]
+
+
+def _work(request: CaptureRequest, rule: Rule) -> Dealt:
+    return Worker(request, rule).run() if request.workers == 1 else run_workers(request, rule)
+
+
+def _codec(request: CaptureRequest, inputs: Inputs, earlier: Rule | None) -> str:
+    """The one that the cache has; "auto" is decided once, by the size of the first capture."""
+    asked = request.shard.cache.codec
+    if asked != "auto" or earlier is not None:
+        return asked if asked != "auto" or earlier is None else earlier.codec
+    tokenizer = DocumentTokenizer(inputs.teacher, request.shard.documents)
+    return choose_codec(request.shard, inputs.documents, tokenizer)
+
+
+def _sweep(cache: Store) -> None:
+    """Clear away what killed workers of this machine left, and sidecars whose payload is not what they say.
+
+    A remote payload was verified when it was put, and is not read again here; `verify --deep` does.
+    """
+    if not cache.is_local:
+        return
+    for folder in ("", "shards", "teacher", "leases", "logs"):
+        sweep_temporaries(cache.path / folder)
+    for name in cache.names("shards"):
+        if name.endswith(".json") and not _holds(cache, name):
+            cache.remove(name)
+
+
+def _holds(cache: Store, name: str) -> bool:
+    split, _, index = name.removeprefix("shards/").removesuffix(".json").rpartition("-")
+    record = read_sidecar(cache, split, int(index)) if index.isdigit() else None  # type: ignore[arg-type]
+    return record is not None and sidecar_name(record.split, record.index) == name and not record.payload.problem(cache)
 
 
 def never_smaller(request: CaptureRequest) -> CaptureRequest:
@@ -107,130 +123,5 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
     captured = [manifest.splits.get(split) for split in request.splits]
     if not all(split and split.limit >= request.shard.documents.limit for split in captured):
         return None
-    folders = [(request.cache / "teacher", manifest.teacher)]
-    folders += [(request.cache / "shards", [shard.payload for shard in split.shards]) for split in manifest.splits.values()]
-    damaged = any(file.problem(folder, deep=deep) for folder, files in folders for file in files)
-    return None if damaged else manifest
-
-
-class _Capture:
-    """One call's work; the teacher is loaded when the first shard that is not there asks for it."""
-
-    def __init__(self, request: CaptureRequest, inputs: Inputs) -> None:
-        self.request, self.files, self.source, self.identity = request, inputs.teacher, inputs.documents, inputs.identity
-        self.tokenizer = DocumentTokenizer(inputs.teacher, request.shard.documents)
-        self.loaded: TeacherEngine | None = None
-        self.seconds, self.tokens, self.written, self.reused = 0.0, 0, 0, 0
-
-    def run(self) -> CaptureResult:
-        teacher = teacher_folder_records(self.request.cache) or publish_teacher_folder(
-            self.request.cache, self.engine, self.tokenizer.tokenizer
-        )
-        shard = self.request.shard
-        records: dict[Split, list[ShardRecord]] = {split: [] for split in self.request.splits}
-        for unit in shard_units(self.source, shard.documents, shard.cache.documents_per_shard, self.request.splits):
-            records[unit.split].append(self._shard(unit))
-        if not any(records.values()):
-            raise DocumentError(f"documents.files={shard.documents.files}: no document is left after skipping; give files that hold text")
-        if not any(record.tokens for split in records.values() for record in split):
-            raise DocumentError(f"documents.files={shard.documents.files}: no document holds any token; check the tokenizer")
-        manifest = self._manifest(records, teacher)
-        write_json(self.request.cache / "manifest.json", manifest.model_dump())
-        return CaptureResult(manifest, self.written, self.reused, self.tokens, self.seconds)
-
-    @property
-    def engine(self) -> TeacherEngine:
-        if self.loaded is None:
-            from stage1_teacher.engines.transformers_engine import TransformersEngine
-
-            self.loaded = TransformersEngine(self.files, self.request.shard)
-        return self.loaded
-
-    def _shard(self, unit: ShardUnit) -> ShardRecord:
-        done = finished_shard(self.request.cache, unit.split, unit.index, len(unit.texts))
-        if not done:
-            _ = self.engine  # loading is not part of the shard's time
-        started = time.monotonic()
-        record = done or self._score(unit)
-        seconds = time.monotonic() - started
-        if done:
-            self.reused += 1
-        else:
-            self.written, self.seconds, self.tokens = self.written + 1, self.seconds + seconds, self.tokens + record.tokens
-            log = {"seconds": seconds, "tokens_per_second": record.tokens / seconds}
-            write_json(self.request.cache / "shards" / f"{shard_name(unit.split, unit.index)}.log.json", log)
-        self.request.on_shard(record, done is not None, seconds)
-        return record
-
-    def _score(self, unit: ShardUnit) -> ShardRecord:
-        layout = self.request.shard.cache
-        try:
-            documents = self.engine.score(self.tokenizer.encode(unit.texts))
-        except ScoringError as error:
-            raise TeacherError(f"{unit.origins[error.position]}: {error.problem}") from None
-        return write_shard(
-            self.request.cache,
-            unit.split,
-            unit.index,
-            documents,
-            first_document=unit.index * layout.documents_per_shard,
-            tokens_per_batch=layout.tokens_per_batch,
-            skipped=dict(sorted(unit.skipped.items())),
-            fresh_forward=fresh_forward(self.engine, documents[:RESCORED_DOCUMENTS]) if unit.index == 0 else None,
-        )
-
-    def _manifest(self, records: dict[Split, list[ShardRecord]], teacher: list) -> CacheManifest:
-        request = self.request
-        made = {split: _split_record(shards, split, request.shard) for split, shards in records.items() if shards}
-        return CacheManifest(
-            format_version=FORMAT_VERSION,
-            codec=CODEC,
-            shard=request.shard.model_dump(),
-            overrides=request.overrides,
-            identity=self.identity,
-            fingerprint=fingerprint(self.identity),
-            vocab_size=_vocab_size(request.cache),
-            separator_id=self.tokenizer.separator_id,
-            teacher=teacher,
-            splits=self._earlier_splits() | made,
-        )
-
-    def _earlier_splits(self) -> dict[Split, SplitRecord]:
-        """Splits captured by an earlier call stay in the manifest as they are."""
-        try:
-            return dict(read_manifest(self.request.cache).splits)
-        except CacheError:
-            return {}
-
-
-def _vocab_size(cache: Path) -> int:
-    from safetensors import safe_open
-
-    with safe_open(cache / "teacher" / "interface.safetensors", "np") as tensors:
-        return int(tensors.get_slice("embed_tokens.weight").get_shape()[0])
-
-
-def _split_record(shards: list[ShardRecord], split: Split, shard: ShardManifest) -> SplitRecord:
-    documents = sum(record.documents for record in shards)
-    return SplitRecord(
-        limit=shard.documents.limit,
-        documents=documents,
-        tokens=sum(record.tokens for record in shards),
-        input_tokens=sum(record.input_tokens for record in shards),
-        source_exhausted=split == "train" and documents < shard.documents.limit,
-        skipped=merge_counts([record.skipped for record in shards]),
-        shards=shards,
-    )
-
-
-def fresh_forward(engine: TeacherEngine, documents: Sequence[CachedDocument]) -> FreshForward:
-    """Score documents again, each alone and so without padding, and compare row by row."""
-    rows = equal = 0
-    difference = 0.0
-    for cached in documents:
-        (again,) = engine.score([cached.token_ids])
-        starts = np.cumsum(cached.counts, dtype=np.int64) - cached.counts
-        rows += cached.tokens
-        equal += int((cached.ids[starts] == again.ids[starts]).sum())
-        difference = max(difference, float(np.abs(cached.label_logprob - again.label_logprob).max(initial=0.0)))
-    return FreshForward(rows=rows, top1_equal=equal, logprob_difference_max=difference)
+    files = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else []), *(shard.payload for shard in manifest.shards)]
+    return None if any(file.problem(request.cache, deep=deep and request.cache.is_local) for file in files) else manifest

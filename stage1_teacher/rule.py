@@ -1,15 +1,15 @@
 """The rule a cache is made by: what it is made from, found and hashed, and written into the folder before the first shard."""
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from pipeline.contract.atomic_io import sweep_temporaries, write_json
 from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError
 from pipeline.contract.fingerprint import Identity, declared_identity, require_same
-from pipeline.contract.logit_cache.index import read_manifest
+from pipeline.contract.logit_cache.index import RULE, Rule, read_manifest, read_rule
 from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.sealed import Damaged, write_sealed
+from pipeline.contract.store import Store
 from stage1_teacher.documents.base import DocumentSource
 from stage1_teacher.documents.open_source import open_documents
 from stage1_teacher.teacher_files import TeacherFiles, find_teacher, teacher_is_local
@@ -17,15 +17,15 @@ from stage1_teacher.teacher_files import TeacherFiles, find_teacher, teacher_is_
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a capture reads, and the identity of the cache it makes."""
+    """What a capture reads, and the identity of the cache it makes, but for the codec."""
 
     teacher: TeacherFiles
     documents: DocumentSource
     identity: Identity
 
 
-def find_inputs(shard: ShardManifest) -> Inputs:
-    """Find teacher and documents and hash them; this reads every file once.
+def find_inputs(shard: ShardManifest, recorded: Identity | None = None) -> Inputs:
+    """Find teacher and documents and hash them; this reads every file once. `recorded`: the identity in the cache, if any.
 
     Raises:
         TeacherError, DocumentError, NotThereYet: all that is missing, in one line, as the kind of the first.
@@ -49,7 +49,8 @@ def find_inputs(shard: ShardManifest) -> Inputs:
     if missing:
         raise type(missing[0])("; ".join(str(error) for error in missing))
     assert teacher is not None and documents is not None
-    return Inputs(teacher, documents, {**declared_identity(shard), **teacher.identity(), "documents.content": documents.identity()})
+    content = documents.identity((recorded or {}).get("documents.content"))
+    return Inputs(teacher, documents, {**declared_identity(shard), **teacher.identity(), "documents.content": content})
 
 
 def present_identity(shard: ShardManifest, cached: Identity, *, read_documents: bool = False) -> Identity:
@@ -64,7 +65,7 @@ def present_identity(shard: ShardManifest, cached: Identity, *, read_documents: 
     renamed = any(identity[key] != cached.get(key) for key in ("documents.source", "documents.files", "documents.packages"))
     if read_documents or renamed:
         with suppress(DocumentError):  # not here: then the declared names decide
-            identity["documents.content"] = open_documents(shard.documents).identity()
+            identity["documents.content"] = open_documents(shard.documents).identity(cached.get("documents.content"))
     return identity
 
 
@@ -73,31 +74,37 @@ def next_move(shard: ShardManifest) -> str:
     return f"give the same settings, or make another cache: cache-teacher --shard {shard.name} --set name={shard.name}-2"
 
 
-def claim_folder(cache: Path, identity: Identity, otherwise: str) -> None:
+def recorded_rule(cache: Store) -> Rule | None:
+    """The rule that the folder's shards are made by, from the manifest where its own file is damaged; None in a new folder.
+
+    Raises:
+        CacheError: it is damaged, and no manifest says what the shards hold.
+    """
+    try:
+        return read_rule(cache)
+    except Damaged as error:
+        problem = str(error)
+    try:
+        manifest = read_manifest(cache)
+    except CacheError:
+        raise CacheError(
+            f"{cache}/{RULE}: {problem}, and no manifest says what its shards hold; remove {cache} and run the same command again"
+        ) from None
+    return Rule(**{name: getattr(manifest, name) for name in Rule.model_fields})
+
+
+def claim(cache: Store, shard: ShardManifest, overrides: dict[str, Any], identity: Identity, codec: str) -> Rule:
     """Write the rule down before the first shard, so that a later call by another rule is refused.
 
     Raises:
-        CacheError: the folder is another rule's, with `otherwise` as the next move.
+        CacheError: the folder is another rule's.
     """
-    path = cache / "identity.json"
-    if path.is_file():
-        require_same(_recorded_identity(path), identity, str(cache), otherwise)
-    write_json(path, identity)
-    sweep_temporaries(cache)
-    sweep_temporaries(cache / "shards")
-
-
-def _recorded_identity(path: Path) -> Identity:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError):
-        return _manifest_identity(path)
-
-
-def _manifest_identity(path: Path) -> Identity:
-    try:
-        return read_manifest(path.parent).identity
-    except CacheError:
-        raise CacheError(
-            f"{path}: is damaged and no manifest says what its shards hold; remove {path.parent} and run the same command again"
-        ) from None
+    earlier = recorded_rule(cache)
+    identity = identity | {"cache.codec": codec}
+    if earlier is not None:
+        require_same(earlier.identity, identity, str(cache), next_move(shard))
+        identity = earlier.identity
+    rule = Rule(format_version=identity["format_version"], shard=shard.model_dump(), overrides=overrides, identity=identity, codec=codec)
+    if rule != earlier or cache.size(RULE) is None:
+        write_sealed(cache, RULE, rule.model_dump())
+    return rule

@@ -1,28 +1,131 @@
-"""Which entries of a distribution to keep: functions of one chunk of rows, for any engine to call."""
+"""Which entries of a distribution to keep: functions of one chunk of rows [R, V], for any engine to call.
 
+    topk        the k largest
+    threshold   every q >= c, the k largest of them
+    sampled     every q >= c, and a systematic sample of the others: each is drawn with probability q / c, to count c
+
+All of them overwrite `logits` (float32 [R, V]) and keep every mass as a log-sum-exp over the ids it is of.
+"""
+
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pipeline.contract.logit_cache.draws import DRAW_BITS
+from pipeline.contract.manifest.shard import Targets
+
+NEVER = -1e30
+"""In the place of a logit of -inf: probability 0 without 0 * inf."""
+
 
 class Kept(NamedTuple):
-    """Kept entries of R rows, most probable first; all values are natural-log probabilities over the whole vocabulary."""
+    """What is kept of R rows, in K slots a row; values are natural-log probabilities over the whole vocabulary.
 
-    ids: Tensor  # [R, K] int64
-    logprobs: Tensor  # [R, K] float32
-    tail_logprob: Tensor  # [R]
-    label_logprob: Tensor  # [R]
-
-
-def keep_topk(logits: Tensor, labels: Tensor, k: int) -> Kept:
-    """Keep the k largest of float32 `logits` [R, V]; `labels` [R].
-
-    The tail is a log-sum-exp over the ids that are not kept, never 1 - sum(p): the difference cancels where the
-    tail is small, and the student's gradient divides by it. `logits` is overwritten.
+    Attributes:
+        ids: [R, K] int64; of row r the first counts[r] slots count.
+        logprobs: [R, K] float32; log c for a drawn entry.
+        counts: [R] int64, entries of each row.
+        drawn: [R] int64, how many of them, the last ones, were drawn and not kept for certain.
+        tail_logprob: [R, 1 + E] log of the mass outside the entries that are kept for certain, at temperature 1 and at E others.
+        label_logprob: [R]
+        entropy: [R] of the whole distribution, nats.
+        tail_square: [R] sum of q^2 over the tail: what a sample's expected error is made of.
     """
-    log_normalizer = logits.logsumexp(-1)
-    label_logprob = logits.gather(-1, labels[:, None])[:, 0] - log_normalizer
-    values, ids = logits.topk(k, dim=-1)
-    tail = logits.scatter_(-1, ids, -torch.inf).logsumexp(-1)
-    return Kept(ids, values - log_normalizer[:, None], tail - log_normalizer, label_logprob)
+
+    ids: Tensor
+    logprobs: Tensor
+    counts: Tensor
+    drawn: Tensor
+    tail_logprob: Tensor
+    label_logprob: Tensor
+    entropy: Tensor
+    tail_square: Tensor
+
+
+def keep(logits: Tensor, labels: Tensor, targets: Targets, draws: Tensor) -> Kept:
+    """Apply a shard's `targets`; `labels` [R], `draws` [R] as `row_draws` gives them."""
+    if targets.mode == "sampled":
+        return keep_sampled(logits, labels, targets.c, draws)
+    threshold = targets.c if targets.mode == "threshold" else 0.0
+    return keep_largest(logits, labels, targets.k, threshold, targets.other_temperatures)
+
+
+def keep_largest(logits: Tensor, labels: Tensor, k: int, c: float = 0.0, temperatures: Sequence[float] = ()) -> Kept:
+    """Keep the k largest of each row, or those of them that are c or more; a row may then keep none."""
+    rows = _measure(logits, labels, temperatures)
+    kept = _largest(rows, k, c)
+    tails = _hide(rows, kept)
+    others = [(tails / tau).logsumexp(-1) - z for tau, z in zip(temperatures, rows.other_normalizers, strict=True)]
+    return kept._replace(tail_logprob=torch.stack([tails.logsumexp(-1) - rows.normalizer, *others], dim=-1))
+
+
+def keep_sampled(logits: Tensor, labels: Tensor, c: float, draws: Tensor) -> Kept:
+    """Keep q >= c for certain, and draw from the rest of the vocabulary: unbiased, at most 1/c + 1 entries a row.
+
+    The rest is laid end to end on a line, id after id, each q / c long; an entry is kept if one of the points
+    draw, draw + 1, draw + 2, ... falls on it. The line is in int64, so that a sum has one value.
+    """
+    rows = _measure(logits, labels, ())
+    slots = round(1 / c)
+    certain = _largest(rows, slots, c)
+    tails = _hide(rows, certain)
+    tail = tails.logsumexp(-1) - rows.normalizer
+    tails = tails.sub_(rows.normalizer[:, None]).exp_()  # probabilities from here on
+    certain = certain._replace(tail_logprob=tail[:, None], tail_square=torch.einsum("rv,rv->r", tails, tails))
+    lengths = tails.mul_(2.0**DRAW_BITS / c).to(torch.int64)
+    line = lengths.clamp_(max=(1 << DRAW_BITS) - 1).cumsum(-1)  # [R, V] ends, in units of c 2^-40
+    points = draws[:, None] + (torch.arange(slots, device=draws.device) << DRAW_BITS)  # [R, slots]
+    ids = torch.searchsorted(line, points, right=True).clamp_(max=line.shape[-1] - 1)
+    return _append(certain, ids, (points < line[:, -1:]).sum(-1), c)
+
+
+class _Rows(NamedTuple):
+    """A chunk of rows and what is known of them before any entry is hidden."""
+
+    logits: Tensor  # [R, V]
+    normalizer: Tensor  # [R] log-sum-exp
+    other_normalizers: list[Tensor]  # the same at other temperatures
+    label_logprob: Tensor  # [R]
+    entropy: Tensor  # [R]
+
+
+def _measure(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> _Rows:
+    logits.clamp_(min=NEVER)
+    normalizer = logits.logsumexp(-1)
+    label = logits.gather(-1, labels[:, None])[:, 0] - normalizer
+    probabilities = (logits - normalizer[:, None]).exp_()
+    entropy = normalizer - torch.einsum("rv,rv->r", probabilities, logits)
+    return _Rows(logits, normalizer, [(logits / tau).logsumexp(-1) for tau in temperatures], label, entropy.clamp_(min=0))
+
+
+def _largest(rows: _Rows, k: int, c: float) -> Kept:
+    """The k largest entries that are c or more, most probable first; the tail is left to the caller."""
+    values, ids = rows.logits.topk(min(k, rows.logits.shape[-1]), dim=-1)
+    logprobs = values - rows.normalizer[:, None]
+    counts = (logprobs.exp() >= c).sum(-1)
+    none = torch.zeros_like(counts)
+    return Kept(ids, logprobs, counts, none, rows.normalizer[:, None], rows.label_logprob, rows.entropy, none.float())
+
+
+def _hide(rows: _Rows, kept: Kept) -> Tensor:
+    """The logits with -inf in place of the kept entries: their log-sum-exp is the tail's, never 1 - sum(p)."""
+    slots = torch.arange(kept.ids.shape[-1], device=kept.ids.device) < kept.counts[:, None]
+    return rows.logits.scatter_(-1, kept.ids, rows.logits.gather(-1, kept.ids).masked_fill_(slots, -torch.inf))
+
+
+def _append(certain: Kept, ids: Tensor, drawn: Tensor, c: float) -> Kept:
+    """Put each row's drawn entries right behind its certain ones."""
+    width = int((certain.counts + drawn).max()) if len(ids) else 0
+    slots = torch.arange(width, device=ids.device)[None]  # [1, width]
+    from_drawn = (slots - certain.counts[:, None]).clamp(0, ids.shape[-1] - 1)
+    is_certain = slots < certain.counts[:, None]
+    first = slots.clamp(max=certain.ids.shape[-1] - 1).expand(len(ids), -1)
+    return certain._replace(
+        ids=torch.where(is_certain, certain.ids.gather(-1, first), ids.gather(-1, from_drawn)),
+        logprobs=certain.logprobs.gather(-1, first).masked_fill(~is_certain, math.log(c)),
+        counts=certain.counts + drawn,
+        drawn=drawn,
+    )

@@ -1,6 +1,7 @@
 """Text to token ids: each document alone, the separator explicit, truncated to the maximum."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ class DocumentTokenizer:
         self.tokenizer: Any = _load(files)
         self.max_length = documents.max_length
         self.separator_id = self._separator(documents.separator)
+
+    @property
+    def size(self) -> int:
+        """One above the largest id it can give."""
+        return max(self.tokenizer.get_vocab().values()) + 1
 
     def _separator(self, token: str) -> int:
         vocabulary = self.tokenizer.get_vocab()
@@ -37,6 +43,7 @@ class DocumentTokenizer:
         return np.array(kept, dtype=np.int32)
 
 
+@lru_cache(maxsize=1)  # a GGUF tokenizer takes half a minute to build
 def _load(files: TeacherFiles) -> Any:
     """tokenizer.json is taken as it stands: for some families AutoTokenizer builds another tokenizer of the same vocabulary."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast

@@ -1,14 +1,17 @@
 """Cached documents to padded tensors: right padding, masks from lengths, one row of targets for each label."""
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from pipeline.contract.errors import CacheError
-from pipeline.contract.logit_cache import CachedDocument
+from pipeline.contract.logit_cache import LogitCache, PaddedDocuments
 from stage2_student.loss import IGNORE_INDEX, SparseTargets
 
 
@@ -16,9 +19,9 @@ class MicroBatch(NamedTuple):
     """B documents padded to T tokens. Labels and targets are of token t+1, so position T-1 never has one.
 
     Attributes:
-        input_ids: [B, T] int64.
+        input_ids: [B, T] int32 as cached, int64 after `to`.
         labels: [B * T] int64, IGNORE_INDEX where there is no next token.
-        targets: rows for every position, [B * T, K].
+        targets: rows for every position, [B * T, K]; ids as `input_ids`.
         tokens: labels that count.
     """
 
@@ -28,41 +31,66 @@ class MicroBatch(NamedTuple):
     tokens: int
 
     def to(self, device: torch.device) -> "MicroBatch":
+        """On a device, ids widened there: half the bytes cross the bus."""
         targets = SparseTargets(*(part.to(device, non_blocking=True) for part in self.targets))
-        return self._replace(input_ids=self.input_ids.to(device), labels=self.labels.to(device), targets=targets)
+        targets = targets._replace(ids=targets.ids.long())
+        return self._replace(input_ids=self.input_ids.to(device).long(), labels=self.labels.to(device), targets=targets)
 
 
-def collate(documents: Sequence[CachedDocument], vocab_size: int) -> MicroBatch:
-    """Pad documents on the right; none gives a micro-batch of one document with no label, for a rank that has nothing to do.
+def collate(documents: PaddedDocuments, vocab_size: int) -> MicroBatch:
+    """The tensors of some documents, entries not copied; no document gives one without a label, for a rank with nothing to do.
 
     Raises:
         CacheError: a token id or an entry outside the student's vocabulary.
     """
-    time = max((len(document.token_ids) for document in documents), default=2)
-    width = max((int(document.counts.max(initial=0)) for document in documents), default=1)
-    rows = max(len(documents), 1)
-    input_ids = np.zeros((rows, time), dtype=np.int64)
-    labels = np.full((rows, time), IGNORE_INDEX, dtype=np.int64)
-    ids, weights = np.zeros((rows, time, width), dtype=np.int64), np.zeros((rows, time, width), dtype=np.float32)
-    valid, tail = np.zeros((rows, time, width), dtype=bool), np.zeros((rows, time), dtype=np.float32)
-    for row, document in enumerate(documents):
-        _check_vocabulary(document, vocab_size)
-        input_ids[row, : len(document.token_ids)] = document.token_ids
-        labels[row, : document.tokens] = document.token_ids[1:]
-        tail[row, : document.tokens] = document.tail_mass
-        filled = np.arange(width) < document.counts[:, None]  # [T-1, K]
-        valid[row, : document.tokens] = filled
-        ids[row, : document.tokens][filled] = document.ids
-        weights[row, : document.tokens][filled] = np.exp(document.logprobs)
-    flat = [torch.from_numpy(part).flatten(0, 1) for part in (ids, weights, valid, tail)]
-    tokens = sum(document.tokens for document in documents)
-    return MicroBatch(torch.from_numpy(input_ids), torch.from_numpy(labels).flatten(), SparseTargets(*flat), tokens)
+    if len(documents.lengths) == 0:
+        documents = PaddedDocuments.empty(np.array([1], dtype=np.int32), 1)
+    _check_vocabulary(documents, vocab_size)
+    time, width = documents.ids.shape[1:]
+    labels = np.full(documents.token_ids.shape, IGNORE_INDEX, dtype=np.int64)
+    has_label = np.arange(time) < documents.lengths[:, None] - 1
+    labels[:, :-1][has_label[:, :-1]] = documents.token_ids[:, 1:][has_label[:, :-1]]
+    valid = np.arange(width) < documents.counts[..., None]
+    flat = [torch.from_numpy(part).flatten(0, 1) for part in (documents.ids, documents.weights, valid, documents.tail_mass)]
+    tokens = int((documents.lengths - 1).sum())
+    return MicroBatch(torch.from_numpy(documents.token_ids), torch.from_numpy(labels).flatten(), SparseTargets(*flat), tokens)
 
 
-def _check_vocabulary(document: CachedDocument, vocab_size: int) -> None:
-    largest = max(int(document.token_ids.max()), int(document.ids.max(initial=0)))
+def _check_vocabulary(documents: PaddedDocuments, vocab_size: int) -> None:
+    largest = max(int(documents.token_ids.max()), int(documents.ids.max(initial=0)))
     if largest >= vocab_size:
         raise CacheError(
             f"token id {largest} is outside the student's vocabulary of {vocab_size}; "
             "the cache's teacher folder and its shards do not belong together: run 'pipeline cache verify --deep'"
         )
+
+
+@dataclass(frozen=True)
+class MicroBatches(Dataset[MicroBatch]):
+    """`batches[indices]` is the micro-batch of these documents of a cache, the teacher at a temperature."""
+
+    documents: LogitCache
+    vocab_size: int
+    temperature: float
+
+    def __getitem__(self, indices: Sequence[int]) -> MicroBatch:
+        return collate(self.documents.padded(indices, self.temperature), self.vocab_size)
+
+
+def read_ahead(batches: MicroBatches, order: Iterable[Sequence[int]], workers: int) -> Iterator[MicroBatch]:
+    """Micro-batches in `order`, made by `workers` processes ahead of the need; by this one when it needs them for 0."""
+    if workers == 0:
+        return (batches[indices] for indices in order)
+    return iter(DataLoader(batches, batch_size=None, sampler=order, num_workers=workers, worker_init_fn=_deaf_to_ctrl_c))
+
+
+def _deaf_to_ctrl_c(worker: int) -> None:
+    """The training process ends its workers; it alone decides on Ctrl-C and SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
+def loader_workers(setting: str | int, device: torch.device) -> int:
+    """Processes a rank reads ahead with."""
+    return (2 if device.type == "cuda" else 0) if setting == "auto" else int(setting)

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.manifest.student import StudentManifest
-from stage2_student.batches import collate
+from stage2_student.batches import MicroBatches
 from stage2_student.engine import Processes
 from stage2_student.loss import fused_distillation_loss
 from stage2_student.micro_batches import deal, greedy_cut
@@ -46,13 +46,22 @@ def evaluate(
     sums = torch.zeros(4, dtype=torch.float64)  # ce, kl, kd, tokens
     was_training = model.training
     model.eval()
+    batches = MicroBatches(validation, model.config.vocab_size, settings.temperature)
     mine = deal(lengths, processes.world_size)[processes.rank]
     for members in greedy_cut(lengths, mine, settings.micro_batch_tokens):
-        batch = collate([validation[chosen[place]] for place in members], model.config.vocab_size).to(processes.device)
+        batch = batches[[chosen[place] for place in members]].to(processes.device)
         loss = model(
             batch.input_ids,
             head_loss=lambda hidden, weight, batch=batch: fused_distillation_loss(
-                hidden.flatten(0, 1), weight, batch.labels, batch.targets, alpha=1.0, gamma=0.0, tail=settings.tail, tokens=1.0
+                hidden.flatten(0, 1),
+                weight,
+                batch.labels,
+                batch.targets,
+                alpha=1.0,
+                gamma=0.0,
+                temperature=settings.temperature,
+                tail=settings.decided_tail,
+                tokens=1.0,
             ),
         )
         sums += torch.stack([loss.ce, loss.kl, loss.kd, loss.ce.new_tensor(batch.tokens)]).double().cpu()

@@ -12,9 +12,11 @@ from pipeline.contract.hashing import hash_json
 from pipeline.contract.manifest.strict import parse
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import RunFolder
+from pipeline.contract.store import Store, open_store
 
 # settings that say how a run is carried out; changing them is not another run
-_NOT_IDENTITY = {"name", "keep_checkpoints", "checkpoint_interval", "eval_interval", "micro_batch_tokens", "gradient_checkpointing"}
+_NOT_IDENTITY = {"name", "keep_checkpoints", "checkpoint_interval", "eval_interval"}
+_NOT_IDENTITY |= {"micro_batch_tokens", "gradient_checkpointing", "loader_workers"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class StudentJob:
 
     settings: StudentManifest
     shard: str
-    cache: Path
+    cache: Store
     cache_fingerprint: str
     documents: int
     run: str
@@ -55,7 +57,7 @@ class StudentJob:
     def read(cls, path: Path) -> "StudentJob":
         data = json.loads(path.read_text(encoding="utf-8"))
         settings = parse(StudentManifest, data.pop("settings"), str(path))
-        return cls(settings=settings, cache=Path(data.pop("cache")), folder=Path(data.pop("folder")), **data)
+        return cls(settings=settings, cache=open_store(data.pop("cache")), folder=Path(data.pop("folder")), **data)
 
 
 def run_identity(config: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from transformers import AutoConfig
 
 from pipeline.contract.atomic_io import atomic_path
 from pipeline.contract.errors import CacheError
+from pipeline.contract.logit_cache.index import read_manifest
+from pipeline.contract.logit_cache.teacher import local_teacher
 from stage2_student.curriculum import Phase
 from stage2_student.engine import StudentEngine
 from stage2_student.job import StudentJob
@@ -48,8 +50,8 @@ def student_config(job: StudentJob, active_blocks: int) -> BlockStackConfig:
     Raises:
         CacheError: the cache's teacher folder cannot be read.
     """
-    folder, shape = job.cache / "teacher", job.settings.model
-    with _readable(folder, job.shard):
+    shape = job.settings.model
+    with _readable(job) as folder:
         teacher_config = AutoConfig.from_pretrained(folder, local_files_only=True)
     return BlockStackConfig.from_teacher(
         teacher_config,
@@ -64,19 +66,22 @@ def student_config(job: StudentJob, active_blocks: int) -> BlockStackConfig:
 
 def first_model(job: StudentJob, active_blocks: int) -> BlockStackForCausalLM:
     """A new student of `active_blocks` blocks with the cached teacher's embedding, head and final norm."""
-    config, folder = student_config(job, active_blocks), job.cache / "teacher"
-    with _readable(folder, job.shard):
+    config = student_config(job, active_blocks)
+    with _readable(job) as folder:
         interface = load_file(folder / "interface.safetensors")
     return build_student(config, {name: tensor.float() for name, tensor in interface.items()})
 
 
 @contextmanager
-def _readable(folder: Path, shard: str) -> Iterator[None]:
+def _readable(job: StudentJob) -> Iterator[Path]:
+    """The cached teacher's folder on this machine."""
     try:
-        yield
+        yield local_teacher(job.cache, read_manifest(job.cache).teacher)
     except (OSError, ValueError, SafetensorError) as error:
         line = str(error).splitlines()[0]
-        raise CacheError(f"{folder}: cannot be read ({line}); run 'pipeline cache-teacher --shard {shard}' to write it again") from None
+        raise CacheError(
+            f"{job.cache}/teacher: cannot be read ({line}); run 'pipeline cache repair --shard {job.shard}' to write it again"
+        ) from None
 
 
 def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:

@@ -15,7 +15,7 @@ from pipeline.contract.atomic_io import only_writer, sweep_temporaries
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
-from stage2_student.batches import MicroBatch, collate
+from stage2_student.batches import MicroBatch, MicroBatches, loader_workers, read_ahead
 from stage2_student.checkpoint import Checkpoints, Position
 from stage2_student.curriculum import Phase, check_documents, is_trained, phases
 from stage2_student.data_order import DocumentOrder
@@ -23,7 +23,7 @@ from stage2_student.engine import Processes, StudentEngine, resolve_precision
 from stage2_student.evaluate import evaluate
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
-from stage2_student.micro_batches import padding_efficiency, plan_step
+from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
 from stage2_student.phase_models import phase_model, save_phase
 from stage2_student.provenance import record_start
 from stage2_student.result import summarize
@@ -157,8 +157,9 @@ class _Run:
             self.checkpoints.restore(resume.folder, resume.position, engine)
             done = resume.position.phase_step
         self._evaluate(engine, phase, done)
+        batches = self._batches(engine, phase, done)
         for phase_step in range(done, phase.steps):
-            stopping = self._step(engine, phase, phase_step)
+            stopping = self._step(engine, phase, phase_step, batches)
             self._after_step(engine, phase, phase_step + 1, stopping)
         save_phase(self.job, phase, engine, self._append_cost(phase))
         del model  # else its weights outlive the engine
@@ -177,15 +178,30 @@ class _Run:
                 "state saved; run the same command again to go on"
             )
 
-    def _step(self, engine: StudentEngine, phase: Phase, phase_step: int) -> bool:
-        """One update on `global_batch_size` documents; returns whether any process was told to stop."""
-        started = time.monotonic()
+    def _plan(self, phase: Phase, phase_step: int) -> tuple[list[int], list[int], Plan]:
+        """Documents of an update, their input tokens, and how they fall to ranks and micro-batches, by their place."""
         size = self.settings.global_batch_size
         indices = self.order.at(phase.first_position + phase_step * size, size).tolist()
         lengths = [int(self.documents.input_tokens[index]) for index in indices]
-        plan = plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
+        return indices, lengths, plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
+
+    def _batches(self, engine: StudentEngine, phase: Phase, first: int) -> Iterator[MicroBatch]:
+        """This rank's micro-batches from an update on to the end of the phase."""
+
+        def order() -> Iterator[list[int]]:
+            for phase_step in range(first, phase.steps):
+                indices, _, plan = self._plan(phase, phase_step)
+                yield from ([indices[place] for place in members] for members in plan[self.processes.rank])
+
+        batches = MicroBatches(self.documents, engine.model.config.vocab_size, self.settings.temperature)
+        return read_ahead(batches, order(), loader_workers(self.settings.loader_workers, self.processes.device))
+
+    def _step(self, engine: StudentEngine, phase: Phase, phase_step: int, batches: Iterator[MicroBatch]) -> bool:
+        """One update on `global_batch_size` documents; returns whether any process was told to stop."""
+        started = time.monotonic()
+        indices, lengths, plan = self._plan(phase, phase_step)
         tokens = max(1, sum(lengths) - len(lengths))
-        sums = self._accumulate(engine, [[indices[place] for place in members] for members in plan[self.processes.rank]], tokens)
+        sums = self._accumulate(engine, batches, len(plan[self.processes.rank]), tokens)
         loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
         self._require_finite(loss, phase, phase_step, indices)
         rate = learning_rate(phase_step, self.settings)
@@ -213,16 +229,15 @@ class _Run:
         )
         return stopping > 0
 
-    def _accumulate(self, engine: StudentEngine, micro_batches: list[list[int]], tokens: int) -> torch.Tensor:
-        """Forward and backward over this rank's micro-batches.
+    def _accumulate(self, engine: StudentEngine, batches: Iterator[MicroBatch], count: int, tokens: int) -> torch.Tensor:
+        """Forward and backward over this rank's next `count` micro-batches.
 
         Returns [6]: loss, kl, kd, ce, student tail as shares of the global means, and whether this rank was told to stop.
         """
         sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
-        for number, members in enumerate(micro_batches):
-            batch = collate([self.documents[index] for index in members], engine.model.config.vocab_size).to(self.processes.device)
-            loss = self._loss(engine, batch, tokens)
-            engine.backward(loss.loss, last=number == len(micro_batches) - 1)
+        for number in range(count):
+            loss = self._loss(engine, next(batches).to(self.processes.device), tokens)
+            engine.backward(loss.loss, last=number == count - 1)
             sums[:5] += torch.stack([part.detach().double() for part in loss])
         sums[5] = float(self.stop.received != 0)
         return sums
@@ -239,7 +254,7 @@ class _Run:
                 alpha=s.alpha,
                 gamma=s.gamma,
                 temperature=s.temperature,
-                tail=s.tail,
+                tail=s.decided_tail,
                 tokens=tokens,
             ),
         )

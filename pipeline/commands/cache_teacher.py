@@ -29,18 +29,18 @@ def cache_teacher(
     shard: ShardOption,
     engine: Annotated[Engine | None, typer.Option(help="Overrides the manifest's engine.")] = None,
     executor: Annotated[Literal["local", "ray"], typer.Option(help="Where workers run.")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="Workers on this machine.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes on this machine; start the command on more machines to use them too.")] = 1,
     split: Annotated[SplitChoice, typer.Option(help="What to capture.")] = "all",
     overrides: SetOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the teacher once over a shard's documents and keep its distributions. Run it again to resume."""
-    if executor != "local" or workers != 1:
-        raise NotThereYet(f"--executor {executor} --workers {workers}: this version captures with one local worker; leave both options out")
+    if executor != "local":
+        raise NotThereYet(f"--executor {executor}: this version starts its own workers; leave it out, or start the command on each machine")
     settings = _shard_settings(read_overrides(overrides or []), engine)
     with only_results_on_stdout():
-        summary = run_capture(shard, settings, ArtifactRoot.resolve(root), split)
+        summary = run_capture(shard, settings, ArtifactRoot.resolve(root), split, workers)
     if as_json:
         print_json(summary)
     else:
@@ -60,7 +60,7 @@ def _shard_settings(overrides: dict[str, Any], engine: str | None) -> dict[str, 
     return name | shard | ({"engine": engine} if engine else {})
 
 
-def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, split: SplitChoice) -> dict[str, Any]:
+def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, split: SplitChoice, workers: int = 1) -> dict[str, Any]:
     """Capture and report; returns what `--json` prints."""
     given = settings
     shard, settings = capture_settings(shard_name, given, root)
@@ -68,7 +68,8 @@ def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, s
 
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]
     cache = root.cache(shard.name)
-    result = capture(CaptureRequest(shard, cache, splits, overrides=settings, on_shard=ShardProgress(shard.documents.limit)))
+    progress = ShardProgress(shard.documents.limit)
+    result = capture(CaptureRequest(shard, cache, splits, overrides=settings, workers=workers, on_shard=progress))
     say_remembered(settings, given)
     captured = result.manifest.splits
     if captured.get("train") and captured["train"].source_exhausted:

@@ -59,7 +59,7 @@ def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: in
     validation = LogitCache.open(root.cache(config["shard"]), "validation")
     if validation.manifest.fingerprint != config["cache_fingerprint"]:
         raise RunError(
-            f"{folder.path}: was trained on cache {config['cache_fingerprint']}, {validation.folder} is {validation.manifest.fingerprint}; "
+            f"{folder.path}: was trained on cache {config['cache_fingerprint']}, {validation.store} is {validation.manifest.fingerprint}; "
             "evaluate with the cache it was trained on"
         )
     settings = parse(StudentManifest, config["settings"], str(folder.path / "config.json"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import PipelineError
+from pipeline.contract.process import is_gone, process_mark
 
 TEMPORARY_PREFIX = ".tmp-"
 LOCK = ".lock"
@@ -63,7 +64,7 @@ def temporary_path(path: Path) -> Iterator[Path]:
         PipelineError: when the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    temporary = path.parent / _temporary_name(path.name)
     try:
         with disk_errors(path):
             yield temporary
@@ -110,7 +111,7 @@ def publish(temporary: Path, path: Path) -> None:
             _fsync(child)
     _fsync(temporary)
     if temporary.is_dir() and path.exists():
-        retired = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-retired"
+        retired = path.parent / _temporary_name("retired")
         path.rename(retired)
         temporary.rename(path)
         shutil.rmtree(retired)
@@ -128,9 +129,14 @@ def remove(path: Path) -> None:
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove what killed writers left in `folder`. Call it only where no other writer is at work."""
+    """Remove what killed writers of this machine left in `folder`; what living ones are writing, and other machines', stays."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        remove(leftover)
+        if is_gone(leftover.name.removeprefix(TEMPORARY_PREFIX).partition("_")[0]):
+            remove(leftover)
+
+
+def _temporary_name(name: str) -> str:
+    return f"{TEMPORARY_PREFIX}{process_mark()}_{uuid.uuid4().hex}-{name}"
 
 
 def write_text(path: Path, text: str) -> None:

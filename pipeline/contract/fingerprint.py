@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.contract.errors import CacheError
 from pipeline.contract.hashing import hash_json
 from pipeline.contract.logit_cache.schema import FORMAT_VERSION
-from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.shard import ShardManifest, Targets
 
 Identity = dict[str, Any]
 
@@ -23,9 +23,9 @@ _NAME_OF_CONTENT = {
 
 
 def declared_identity(shard: ShardManifest) -> Identity:
-    """Every field of the manifest that decides what a row holds, by its dotted key."""
-    documents, teacher, targets = shard.documents, shard.teacher, shard.targets
-    return {
+    """Every field of the manifest that decides what a row holds, by its dotted key; codec "auto" is decided at the capture."""
+    documents, teacher = shard.documents, shard.teacher
+    identity = {
         "format_version": FORMAT_VERSION,
         "teacher.model": teacher.model,
         "teacher.revision": teacher.revision,
@@ -40,11 +40,21 @@ def declared_identity(shard: ShardManifest) -> Identity:
         "documents.separator": documents.separator,
         "documents.validation.documents": documents.validation.documents,
         "documents.validation.every": documents.validation.every,
-        "targets.mode": targets.mode,
-        "targets.k": targets.k,
-        "targets.temperatures": targets.temperatures,
+        **_targets_identity(shard.targets),
         "engine": shard.engine,
         "cache.documents_per_shard": shard.cache.documents_per_shard,
+    }
+    return identity if shard.cache.codec == "auto" else identity | {"cache.codec": shard.cache.codec}
+
+
+def _targets_identity(targets: Targets) -> Identity:
+    """Only what the mode heeds: k says nothing of a sample."""
+    heeded = {"topk": ("k",), "threshold": ("k", "c"), "sampled": ("c",)}[targets.mode]
+    return {
+        "targets.mode": targets.mode,
+        **{f"targets.{name}": getattr(targets, name) for name in heeded},
+        "targets.temperatures": targets.all_temperatures,
+        "targets.entropy": targets.entropy,
     }
 
 

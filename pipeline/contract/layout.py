@@ -1,11 +1,14 @@
-"""Where artifacts live under the root: `--root`, else $PIPELINE_HOME, else ./artifacts."""
+"""Where artifacts live under the root: `--root`, else $PIPELINE_HOME, else ./artifacts.
+
+Caches may live behind a URL. Runs and reports are on a local disk always: with a URL as root they are in ./artifacts.
+"""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.contract.errors import NotThereYet
 from pipeline.contract.run_record import RunFolder
+from pipeline.contract.store import Store, open_store
 
 
 @dataclass(frozen=True)
@@ -13,21 +16,20 @@ class ArtifactRoot:
     """Folders of caches, runs and reports."""
 
     path: Path
+    location: str
 
     @classmethod
     def resolve(cls, root: str | None) -> "ArtifactRoot":
-        """Choose the root.
-
-        Raises:
-            NotThereYet: a URL.
-        """
+        """Choose the root."""
         chosen = root or os.environ.get("PIPELINE_HOME") or "artifacts"
-        if "://" in chosen:
-            raise NotThereYet(f"--root {chosen}: this version keeps artifacts in local folders; give a path")
-        return cls(Path(chosen))
+        return cls(Path("artifacts" if "://" in chosen else chosen), chosen)
 
-    def cache(self, shard: str) -> Path:
-        return self.path / "caches" / shard
+    @property
+    def caches(self) -> Store:
+        return open_store(self.location) / "caches"
+
+    def cache(self, shard: str) -> Store:
+        return self.caches / shard
 
     def run(self, name: str) -> RunFolder:
         return RunFolder(self.path / "runs" / name)

@@ -4,12 +4,12 @@ A source yields *every* raw document, the skipped ones too, in an order that dep
 number is its address, whatever policy is chosen, and the counts by reason add up to what was read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pipeline.contract.errors import DocumentError
+from stage1_teacher.documents.source_file import RemoteReadError, SourceFile
 
 Undecodable = Literal["error", "skip", "replace"]
 
@@ -20,14 +20,16 @@ class RawDocument:
 
     text: str | None  # None when it is to be skipped
     origin: str  # "/data/000_00000.parquet row 17": rows count from 0, lines from 1
-    skip: str | None = None  # why text is None: "null", "undecodable", "empty"
+    skip: str | None = None  # why text is None: "null", "undecodable", "empty", "duplicate"
 
 
 class DocumentSource(Protocol):
     """Iterating starts at the first document each time and reads lazily, in bounded memory."""
 
-    def identity(self) -> dict[str, Any]:
-        """What identifies the documents, JSON-able; reads every byte of the source to hash it.
+    def identity(self, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What identifies the documents, JSON-able; reads every byte of the source whose hash is not known already.
+
+        `like` is an identity recorded earlier: files are hashed as they were then, so that equal ones compare equal.
 
         Raises:
             DocumentError: when a file cannot be read.
@@ -70,9 +72,15 @@ def check_text(text: str, policy: Undecodable, origin: str) -> RawDocument:
     return decode(text.encode("utf-8", "surrogatepass"), policy, origin)
 
 
-def broken_file(path: Path, where: str, error: BaseException) -> DocumentError:
+def broken_file(file: SourceFile, where: str, error: BaseException) -> DocumentError:
     """One line for a file that cannot be read to its end; `where` is "row 17", "line 3" or ""."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    size = f"{path.stat().st_size:,} bytes" if path.exists() else "gone"
-    place = f"{path} {where}".rstrip()
-    return DocumentError(f"{place}: the file ({size}) is truncated, corrupt or unreadable ({reason[:160]}); fetch it again")
+    size = file.size()
+    place = f"{file} {where}".rstrip() + (": the file" if size is None else f": the file ({size:,} bytes)")
+    if isinstance(error, RemoteReadError):
+        return DocumentError(f"{place} cannot be reached ({reason(error)}); check network and credentials, and run the same command again")
+    return DocumentError(f"{place} is truncated, corrupt or unreadable ({reason(error)}); fetch it again")
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error's message, or its kind, cut to fit into another line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

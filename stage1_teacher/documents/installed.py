@@ -22,6 +22,7 @@ import xxhash
 from pipeline.contract.errors import DocumentError
 from pipeline.contract.hashing import hash_bytes, hash_file, hash_json
 from stage1_teacher.documents.base import RawDocument, Undecodable, broken_file, check_text
+from stage1_teacher.documents.source_file import SourceFile
 
 SHORTEST_DOCSTRING = 200  # characters
 DOCSTRINGS_PER_FILE = 4  # the next ones of a file resemble the first
@@ -49,7 +50,7 @@ class InstalledDocuments:
     packages: Mapping[str, str]
     undecodable: Undecodable
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
         hashes = sorted((source.name, _hash(source)) for source in self.sources)
         return {
             "source": "installed",
@@ -130,7 +131,7 @@ def _hash(source: Source) -> str:
     try:
         return hash_file(source.path)
     except OSError as error:
-        raise broken_file(source.path, "", error) from None
+        raise broken_file(SourceFile(str(source.path), source.name), "", error) from None
 
 
 def _text_of_topic(source: Source) -> str:
@@ -158,7 +159,7 @@ def _docstrings(path: Path) -> list[tuple[int, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     except OSError as error:
-        raise broken_file(path, "", error) from None
+        raise broken_file(SourceFile(str(path), path.name), "", error) from None
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [(getattr(node, "lineno", 1), ast.get_docstring(node)) for node in ast.walk(tree) if isinstance(node, kinds)]
     return sorted(((line, docstring) for line, docstring in found if docstring), key=lambda place: place[0])

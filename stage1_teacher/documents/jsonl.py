@@ -9,16 +9,16 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import zstandard
 
 from pipeline.contract.errors import DocumentError
 from stage1_teacher.documents.base import RawDocument, Undecodable, broken_file, check_text, decode
-from stage1_teacher.documents.files import SourceFile, identify_files
+from stage1_teacher.documents.identity import identify_files
+from stage1_teacher.documents.source_file import SourceFile
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 COMPRESSED_CHUNK = 1 << 13  # small: 8 KiB of zstd can unfold to megabytes
@@ -35,14 +35,15 @@ class JsonlDocuments:
     column: str
     undecodable: Undecodable
 
-    def identity(self) -> dict[str, Any]:
-        return {"source": "jsonl", "column": self.column, "files": identify_files(self.files)}
+    def identity(self, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {"source": "jsonl", "column": self.column, "files": identify_files(self.files, like)}
 
     def __iter__(self) -> Iterator[RawDocument]:
         for file in self.files:
-            for number, line in _lines(file.path):
+            origin = str(file)
+            for number, line in _lines(file):
                 if line.strip():
-                    yield self._document(line, f"{file.path} line {number}")
+                    yield self._document(line, f"{origin} line {number}")
 
     def _document(self, line: bytes, origin: str) -> RawDocument:
         decoded = decode(line, self.undecodable, origin)
@@ -67,36 +68,33 @@ def _text_of(line: str, column: str, origin: str) -> str | None:
     return text
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        if path.stat().st_size == 0:
-            raise EOFError("it is empty")
-        with _open(path) as stream:
+        with file.open() as packed, _unpacked(packed, file.name.lower()) as stream:
+            if not packed.peek(1):
+                raise EOFError("it is empty")
             for number, line in enumerate(stream, start=1):
                 yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except READ_ERRORS as error:
-        raise broken_file(path, f"after line {number}", error) from None
+        raise broken_file(file, f"after line {number}", error) from None
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile | io.BufferedReader:
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rb")
-    if path.name.lower().endswith(".zst"):
-        return io.BufferedReader(_Chunks(_zstd_chunks(path)))
-    return open(path, "rb")
+def _unpacked(packed: io.BufferedReader, name: str) -> gzip.GzipFile | io.BufferedReader:
+    if name.endswith(".gz"):
+        return gzip.GzipFile(fileobj=packed)
+    return io.BufferedReader(_Chunks(_zstd_chunks(packed))) if name.endswith(".zst") else packed
 
 
-def _zstd_chunks(path: Path) -> Iterator[bytes]:
+def _zstd_chunks(packed: io.BufferedReader) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
     frame = decompressor.decompressobj()
-    with open(path, "rb") as file:
-        while data := file.read(COMPRESSED_CHUNK):
-            while data:
-                if frame.eof:
-                    frame = decompressor.decompressobj()
-                yield frame.decompress(data)
-                data = frame.unused_data if frame.eof else b""
+    while data := packed.read(COMPRESSED_CHUNK):
+        while data:
+            if frame.eof:
+                frame = decompressor.decompressobj()
+            yield frame.decompress(data)
+            data = frame.unused_data if frame.eof else b""
     if not frame.eof:
         raise EOFError("the last zstd frame does not end")
 

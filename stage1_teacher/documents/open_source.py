@@ -2,15 +2,21 @@
 
 from pipeline.contract.manifest.shard import Documents
 from stage1_teacher.documents.base import DocumentSource
+from stage1_teacher.documents.duplicates import WithoutDuplicates
 from stage1_teacher.documents.files import resolve_files
 
 
 def open_documents(documents: Documents) -> DocumentSource:
-    """Find the files or packages; documents themselves are read when the source is iterated.
+    """Find the files or packages, listing each folder once; documents themselves are read when the source is iterated.
 
     Raises:
         DocumentError: for files or packages that are not there.
     """
+    source = _open(documents)
+    return WithoutDuplicates(source) if documents.duplicates == "drop" else source
+
+
+def _open(documents: Documents) -> DocumentSource:
     match documents.source:
         case "parquet":
             from stage1_teacher.documents import parquet

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
+from pipeline.contract.manifest.shard import Targets
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class TeacherEngine(Protocol):
     vocab_size: int
     """Rows of the output head: every id the teacher can give mass to."""
 
-    def score(self, documents: Sequence[np.ndarray]) -> list[CachedDocument]:
-        """Score whole documents ([T] token ids each), results in the order given.
+    def score(self, documents: Sequence[np.ndarray], targets: Targets | None = None) -> list[CachedDocument]:
+        """Score whole documents ([T] token ids each), results in the order given; `targets` other than the shard's on request.
 
         The batches depend on the given documents alone.
 

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from pipeline.contract.errors import TeacherError
+from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.logit_cache.schema import CachedDocument
-from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.shard import ShardManifest, Targets
 from pipeline.contract.process import prepare_cpu_process
 from stage1_teacher.engines.base import ScoringError, TeacherInterface
-from stage1_teacher.targets import Kept, keep_topk
+from stage1_teacher.scored import ScoredRows
+from stage1_teacher.targets import keep
 from stage1_teacher.teacher_files import TeacherFiles
 
 FAMILIES = ("qwen3", "qwen2", "llama")
@@ -29,14 +31,15 @@ class TransformersEngine:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             prepare_cpu_process()
+            torch.set_num_threads(shard.cache.threads)  # sums over threads: the same number gives the same bytes
         self.model = _load(files, getattr(torch, shard.teacher.dtype)).to(self.device).eval()
         self.head = self.model.get_output_embeddings().weight.detach().to(torch.float32)  # [V, D]
         self.vocab_size = self.head.shape[0]
-        self.k = shard.targets.k
+        self.targets = shard.targets
         self.tokens_per_batch = shard.cache.tokens_per_batch
         self.rows_per_chunk = shard.cache.rows_per_chunk
-        if self.k > self.vocab_size:
-            raise TeacherError(f"targets.k={self.k}: the teacher's vocabulary has {self.vocab_size} entries; use a smaller k")
+        if shard.targets.mode == "topk" and shard.targets.k > self.vocab_size:
+            raise TeacherError(f"targets.k={shard.targets.k}: the teacher's vocabulary has {self.vocab_size} entries; use a smaller k")
 
     def interface(self) -> TeacherInterface:
         tensors = {"embed_tokens.weight": self.model.get_input_embeddings().weight, "norm.weight": self.model.model.norm.weight}
@@ -46,7 +49,7 @@ class TransformersEngine:
         config.pop("quantization_config", None)  # of the file it was read from; the tensors are plain
         return TeacherInterface({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, config)
 
-    def score(self, documents: Sequence[np.ndarray]) -> list[CachedDocument]:
+    def score(self, documents: Sequence[np.ndarray], targets: Targets | None = None) -> list[CachedDocument]:
         """See `TeacherEngine.score`.
 
         Documents of like length share a forward; padding is on the right, where causal attention never looks.
@@ -54,7 +57,8 @@ class TransformersEngine:
         self._check_ids(documents)
         scored: dict[int, CachedDocument] = {}
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
-            for position, document in zip(members, self._score_batch([documents[position] for position in members]), strict=True):
+            scored_batch = self._score_batch([documents[position] for position in members], targets or self.targets)
+            for position, document in zip(members, scored_batch, strict=True):
                 if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
                     raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
                 scored[position] = document
@@ -70,28 +74,24 @@ class TransformersEngine:
                 )
 
     @torch.inference_mode()
-    def _score_batch(self, documents: list[np.ndarray]) -> Iterator[CachedDocument]:
+    def _score_batch(self, documents: list[np.ndarray], targets: Targets) -> Iterator[CachedDocument]:
         lengths = [len(ids) for ids in documents]
         padded = torch.zeros(len(documents), max(lengths), dtype=torch.int64)  # [B, T]
         for row, ids in enumerate(documents):
             padded[row, : len(ids)] = torch.from_numpy(ids)
         hidden = self.model.model(padded.to(self.device), use_cache=False).last_hidden_state  # [B, T, D]
         has_label = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None] - 1  # [B, T]
-        kept = self._keep(hidden[has_label.to(self.device)], padded.roll(-1, 1)[has_label].to(self.device))
-        return _per_document(documents, kept)
+        draws = torch.from_numpy(np.concatenate([row_draws(ids) for ids in documents])).to(self.device)
+        rows = self._rows(hidden[has_label.to(self.device)], padded.roll(-1, 1)[has_label].to(self.device), draws, targets)
+        return rows.documents(documents)
 
-    def _keep(self, hidden: Tensor, labels: Tensor) -> Kept:
+    def _rows(self, hidden: Tensor, labels: Tensor, draws: Tensor, targets: Targets) -> ScoredRows:
         """Kept entries of R rows, from hidden states [R, D], a chunk of rows at a time."""
-        rows = self.rows_per_chunk
-        chunks = [
-            keep_topk(hidden[start : start + rows].float() @ self.head.T, labels[start : start + rows], self.k)
-            for start in range(0, len(hidden), rows)
-        ]
-        if not chunks:
-            return Kept(
-                labels.new_zeros(0, self.k), hidden.new_zeros(0, self.k).float(), hidden.new_zeros(0).float(), hidden.new_zeros(0).float()
-            )
-        return Kept(*(torch.cat(parts).cpu() for parts in zip(*chunks, strict=True)))
+        rows = ScoredRows(targets)
+        for start in range(0, len(hidden), self.rows_per_chunk):
+            chunk = slice(start, start + self.rows_per_chunk)
+            rows.add(keep(hidden[chunk].float() @ self.head.T, labels[chunk], targets, draws[chunk]))
+        return rows
 
 
 def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:
@@ -121,18 +121,3 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
         batch.append(position)
     if batch:
         yield batch
-
-
-def _per_document(documents: list[np.ndarray], kept: Kept) -> Iterator[CachedDocument]:
-    start = 0
-    for ids in documents:
-        rows = slice(start, start + len(ids) - 1)
-        start = rows.stop
-        yield CachedDocument(
-            token_ids=ids,
-            counts=np.full(len(ids) - 1, kept.ids.shape[1], dtype=np.uint8),
-            tail_logprob=kept.tail_logprob[rows].numpy(),
-            label_logprob=kept.label_logprob[rows].numpy(),
-            ids=kept.ids[rows].flatten().numpy().astype(np.int32),
-            logprobs=kept.logprobs[rows].flatten().numpy(),
-        )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.manifest.shard import Documents
 from stage1_teacher.documents.base import RawDocument
-from stage1_teacher.shard_plan import shard_units, split_of
+from stage1_teacher.shard_plan import ShardPlan, split_of
 
 BOTH = ("train", "validation")
 streams = st.lists(st.sampled_from(["kept", "kept", "kept", "null", "empty", "undecodable"]), max_size=60)
@@ -28,7 +28,7 @@ def raw(stream):
 
 
 def units_of(stream, documents, per_shard, wanted=BOTH):
-    return list(shard_units(raw(stream), documents, per_shard, wanted))
+    return list(ShardPlan(raw(stream), documents, per_shard, wanted))
 
 
 def texts(units, split):
@@ -84,10 +84,21 @@ def test_shards_are_full_but_the_last(stream, documents, per_shard):
 @settings(max_examples=300, deadline=None)
 @given(streams, rules, st.integers(1, 7))
 def test_skips_add_up_to_what_was_read(stream, documents, per_shard):
-    units = units_of(stream, documents, per_shard)
-    counted = sum((unit.skipped for unit in units), Counter())
-    read = read_until_the_limit(stream, documents)
-    assert not units or counted == Counter(kind for kind in read if kind != "kept")
+    plan = ShardPlan(raw(stream), documents, per_shard, BOTH)
+    for _ in range(2):  # a plan may be gone through again
+        counted = sum((unit.skipped for unit in plan), Counter()) + plan.trailing
+        assert counted == Counter(kind for kind in read_until_the_limit(stream, documents) if kind != "kept")
+
+
+@settings(max_examples=300, deadline=None)
+@given(streams, rules, st.integers(1, 7))
+def test_trailing_skips_are_those_of_a_source_that_ended_before_the_limit(stream, documents, per_shard):
+    last = max((position for position, kind in enumerate(stream) if kind == "kept"), default=-1)
+    for wanted in (BOTH, ["train"], ["validation"]):
+        plan = ShardPlan(raw(stream), documents, per_shard, wanted)
+        list(plan)
+        exhausted = read_until_the_limit([*stream, "kept"], documents)[len(stream) :] == ["kept"]
+        assert plan.trailing == (Counter(stream[last + 1 :]) if exhausted else Counter())
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,12 +118,30 @@ def test_a_larger_limit_touches_no_full_shard(stream, documents, per_shard, more
     grown = {(unit.split, unit.index): unit for unit in after}
     for unit in before:
         if len(unit.texts) == per_shard:
-            assert grown[unit.split, unit.index].texts == unit.texts
+            assert grown[unit.split, unit.index] == unit
         assert grown[unit.split, unit.index].texts[: len(unit.texts)] == unit.texts
 
 
 def test_reading_stops_at_the_limit():
     rows = iter(raw(["kept"] * 100))
     documents = Documents.model_validate({"source": "parquet", "limit": 4, "validation": {"documents": 1}})
-    list(shard_units(rows, documents, 4, BOTH))
+    list(ShardPlan(rows, documents, 4, BOTH))
     assert next(rows).text == "text 5"
+
+
+def test_a_full_last_shard_says_nothing_about_what_follows_it():
+    """The limit is the source's end, and what trails there is read only under a larger one."""
+    documents = Documents.model_validate({"source": "parquet", "limit": 2, "validation": {"documents": 1}})
+    larger = documents.model_copy(update={"limit": 9})
+    stream = ["kept", "null", "kept", "kept", "empty", "null"]
+    before, after = (ShardPlan(raw(stream), rule, 2, BOTH) for rule in (documents, larger))
+    assert list(before) == list(after) and len(list(after)) == 2
+    assert before.trailing == Counter() and after.trailing == Counter(empty=1, null=1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(streams, streams, rules, st.integers(1, 7))
+def test_a_full_shard_is_the_same_whatever_follows(stream, more, documents, per_shard):
+    longer = {(unit.split, unit.index): unit for unit in units_of(stream + more, documents, per_shard)}
+    for unit in units_of(stream, documents, per_shard):
+        assert len(unit.texts) < per_shard or longer[unit.split, unit.index] == unit

@@ -1,20 +1,32 @@
-"""The index of a cache: one sidecar a shard, and the manifest of the whole, committed last.
+"""The records of a cache, each a sealed JSON file: the rule it is made by, a sidecar a shard, and the manifest, committed last.
 
-A shard counts when its sidecar names a payload that is there with its size and hash; nothing else is believed.
+rule.json            written first: identity and settings; a worker by another rule stays out
+teacher.json         the files of teacher/, by hash
+vocabulary.json      the file vocabulary.arrow, by hash
+shards/*.json        a sidecar: its shard counts when the payload it names is there with its size and hash
+manifest.json        all of the above in one; made of them alone, so that it can be made again
 """
 
+import base64
 import json
-from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import zstandard
 from pydantic import ValidationError
 
 from pipeline.contract.errors import CacheError
 from pipeline.contract.hashing import hash_file
+from pipeline.contract.logit_cache.fidelity import Fidelity
 from pipeline.contract.logit_cache.schema import FORMAT_VERSION
 from pipeline.contract.manifest.strict import Strict
+from pipeline.contract.sealed import Damaged, read_sealed, unsealed
+from pipeline.contract.store import Store
 
 Split = Literal["train", "validation"]
+
+MANIFEST, RULE, TEACHER, VOCABULARY = "manifest.json", "rule.json", "teacher.json", "vocabulary.json"
+VOCABULARY_FILE = "vocabulary.arrow"
 
 
 class FileRecord(Strict):
@@ -25,30 +37,19 @@ class FileRecord(Strict):
     xxh3_128: str
 
     @classmethod
-    def of(cls, path: Path) -> "FileRecord":
-        return cls(name=path.name, bytes=path.stat().st_size, xxh3_128=hash_file(path))
+    def of(cls, path: Any, name: str | None = None) -> "FileRecord":
+        return cls(name=name or path.name, bytes=path.stat().st_size, xxh3_128=hash_file(path))
 
-    def problem(self, folder: Path, *, deep: bool = True) -> str | None:
-        """What is wrong with the file in `folder`, None when nothing is; `deep` reads and hashes it."""
-        path = folder / self.name
-        if not path.is_file():
+    def problem(self, store: Store, *, deep: bool = True) -> str | None:
+        """What is wrong with the file in `store`, None when nothing is; `deep` reads and hashes it."""
+        size = store.size(self.name)
+        if size is None:
             return f"{self.name} is missing"
-        if path.stat().st_size != self.bytes:
-            return f"{self.name} has {path.stat().st_size} bytes, {self.bytes} were written"
-        if deep and hash_file(path) != self.xxh3_128:
+        if size != self.bytes:
+            return f"{self.name} has {size} bytes, {self.bytes} were written"
+        if deep and store.hash(self.name) != self.xxh3_128:
             return f"{self.name} does not have the hash {self.xxh3_128} it was written with"
         return None
-
-
-class Fidelity(Strict):
-    """What the codec cost, over every row of a shard: KL(exact || restored) of kept ids and tail as one outcome, in nats.
-
-    `histogram` counts rows by floor(10 log10 KL), from 1e-12 (first bin: all below) to 1.
-    """
-
-    kl_sum: float
-    kl_max: float
-    histogram: list[int]
 
 
 class FreshForward(Strict):
@@ -60,7 +61,10 @@ class FreshForward(Strict):
 
 
 class ShardRecord(Strict):
-    """The sidecar of one shard: everything known of it without opening the payload."""
+    """The sidecar of one shard: everything known of it without opening the payload.
+
+    `lengths` packs the input tokens of each document: base64 of zstd of little-endian int32.
+    """
 
     split: Split
     index: int
@@ -69,12 +73,27 @@ class ShardRecord(Strict):
     tokens: int
     input_tokens: int
     entries: int
+    lengths: str
     batch_rows: list[int]
     mass_kept_sum: float
     label_logprob_sum: float
+    entropy_sum: float
     fidelity: Fidelity
     fresh_forward: FreshForward | None
     skipped: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.split, self.index)
+
+
+def pack_lengths(lengths: list[int]) -> str:
+    return base64.b64encode(zstandard.ZstdCompressor(level=9).compress(np.array(lengths, dtype="<i4").tobytes())).decode()
+
+
+def unpack_lengths(packed: str) -> np.ndarray:
+    """[documents] int32."""
+    return np.frombuffer(zstandard.ZstdDecompressor().decompress(base64.b64decode(packed)), dtype="<i4")
 
 
 class SplitRecord(Strict):
@@ -89,6 +108,16 @@ class SplitRecord(Strict):
     shards: list[ShardRecord]
 
 
+class Rule(Strict):
+    """What a cache is made by. `codec` is the one in use where the settings say "auto"."""
+
+    format_version: int
+    shard: dict[str, Any]
+    overrides: dict[str, Any]
+    identity: dict[str, Any]
+    codec: str
+
+
 class CacheManifest(Strict):
     """`manifest.json`: the last file written, and the first one read."""
 
@@ -101,47 +130,97 @@ class CacheManifest(Strict):
     vocab_size: int
     separator_id: int
     teacher: list[FileRecord]
+    vocabulary: FileRecord | None
     splits: dict[Split, SplitRecord]
+
+    @property
+    def shards(self) -> list[ShardRecord]:
+        return [shard for split in self.splits.values() for shard in split.shards]
 
 
 def shard_name(split: Split, index: int) -> str:
     return f"{split}-{index:05d}"
 
 
-def sidecar_path(cache: Path, split: Split, index: int) -> Path:
-    return cache / "shards" / f"{shard_name(split, index)}.json"
+def sidecar_name(split: Split, index: int) -> str:
+    return f"shards/{shard_name(split, index)}.json"
 
 
-def read_sidecar(cache: Path, split: Split, index: int) -> ShardRecord | None:
-    """The sidecar, None when there is none or it is not one: such a shard is redone."""
+def read_sidecar(cache: Store, split: Split, index: int) -> ShardRecord | None:
+    """The sidecar, None when there is none or it is not one: such a shard is done again."""
     try:
-        return ShardRecord.model_validate_json(sidecar_path(cache, split, index).read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return ShardRecord.model_validate(read_sealed(cache, sidecar_name(split, index)))
+    except (FileNotFoundError, Damaged, ValidationError):
         return None
 
 
-def read_manifest(cache: Path) -> CacheManifest:
+def read_rule(cache: Store) -> Rule | None:
+    """The rule, None when there is none.
+
+    Raises:
+        Damaged: it is not what was written.
+    """
+    try:
+        return Rule.model_validate(read_sealed(cache, RULE))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise Damaged(f"has another form ({error.errors()[0]['msg']})") from None
+
+
+def has_manifest(cache: Store) -> bool:
+    return cache.size(MANIFEST) is not None
+
+
+def read_manifest(cache: Store) -> CacheManifest:
     """Load the manifest of a finished cache.
 
     Raises:
-        CacheError: when there is none, it cannot be read, or its format is newer than this version knows.
+        CacheError: when there is none, it is damaged, or its format is another than this version's.
     """
-    path = cache / "manifest.json"
-    if not path.is_file():
-        raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {cache.name}'")
     try:
-        data = json.loads(path.read_bytes())
-        version = data.get("format_version")
-        if version != FORMAT_VERSION:
-            raise CacheError(
-                f"{path}: format_version {version}, this version reads {FORMAT_VERSION}; use the version of this tool that wrote it"
-            )
-        return CacheManifest.model_validate(data)
-    except (ValueError, AttributeError) as error:
-        line = str(error).splitlines()[0]
+        return parse_manifest(cache.read_bytes(MANIFEST))
+    except FileNotFoundError:
+        raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {cache.name}'") from None
+    except OtherVersion as error:
+        raise CacheError(f"{cache}/{MANIFEST}: {error}") from None
+    except Damaged as error:
         raise CacheError(
-            f"{path}: is damaged ({line}); run 'pipeline cache-teacher --shard {cache.name}' to rebuild it from the shards"
+            f"{cache}/{MANIFEST}: {error}; run 'pipeline cache repair --shard {cache.name}' to make it again from the shards"
         ) from None
+
+
+class OtherVersion(ValueError):
+    """A manifest of another format version."""
+
+
+def parse_manifest(data: bytes) -> CacheManifest:
+    """The manifest in a file's bytes.
+
+    Raises:
+        OtherVersion, Damaged: it is of another format, or not what was written.
+    """
+    _check_version(data)
+    value = unsealed(data)
+    try:
+        return CacheManifest.model_validate(value)
+    except ValidationError as error:
+        raise Damaged(f"has another form ({error.errors()[0]['msg']})") from None
+
+
+def _check_version(data: bytes) -> None:
+    try:
+        version = json.loads(data).get("format_version")
+    except (ValueError, AttributeError, RecursionError):
+        raise Damaged("is not JSON") from None
+    if version == 0:
+        raise OtherVersion(
+            "format_version 0 is of a pre-release and this version reads 1; capture it again under another name (--set name=NAME)"
+        )
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise OtherVersion(
+            f"format_version {version} is newer than {FORMAT_VERSION}, the one this version reads; use a newer version of this tool"
+        )
 
 
 def merge_counts(counts: list[dict[str, int]]) -> dict[str, int]:

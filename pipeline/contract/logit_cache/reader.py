@@ -1,22 +1,29 @@
 """Read a cache by document, in any order, with bounded memory: a few open shards, a few decompressed batches."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.contract.errors import CacheError
-from pipeline.contract.logit_cache.codec import decode
-from pipeline.contract.logit_cache.index import CacheManifest, ShardRecord, Split, SplitRecord, read_manifest, shard_name
+from pipeline.contract.logit_cache.codec import Codec, make_codec, needs_vocabulary
+from pipeline.contract.logit_cache.columns import Columns, tail_name
+from pipeline.contract.logit_cache.index import CacheManifest, ShardRecord, Split, SplitRecord, read_manifest, unpack_lengths
+from pipeline.contract.logit_cache.padded import PaddedDocuments, read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
+from pipeline.contract.logit_cache.vocabulary import Vocabulary
+from pipeline.contract.manifest.shard import Targets
+from pipeline.contract.store import Store, open_store
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+OPEN_SHARDS, OPEN_BATCHES = 16, 8
 
 
 class Recent(Generic[Key, Value]):
@@ -37,54 +44,66 @@ class Recent(Generic[Key, Value]):
 
 @dataclass
 class LogitCache:
-    """One split of a cache: `len(cache)` documents, `cache[i]` decoded.
+    """One split of a cache: `len(cache)` documents, `cache[i]` decoded, `cache.padded([i, j, ...])` as rectangles.
 
     Example:
         cache = LogitCache.open("artifacts/caches/installed-docs", split="train")
         document = cache[42]
     """
 
-    folder: Path
+    store: Store
     manifest: CacheManifest
     split: Split
     _files: Recent[int, pa.RecordBatchFileReader] = field(init=False, repr=False)
-    _batches: Recent[tuple[int, int], pa.RecordBatch] = field(init=False, repr=False)
+    _batches: Recent[tuple[int, int], Columns] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._files = Recent(16, self._open_shard)
-        self._batches = Recent(8, lambda place: self._files.get(place[0]).get_batch(place[1]))
+        self._files = Recent(OPEN_SHARDS, self._open_shard)
+        self._batches = Recent(OPEN_BATCHES, lambda place: Columns(self._files.get(place[0]).get_batch(place[1])))
+
+    def __reduce__(self) -> Any:
+        """A worker process opens its own files."""
+        return LogitCache, (self.store, self.manifest, self.split)
 
     @classmethod
-    def open(cls, folder: str | Path, split: Split = "train") -> "LogitCache":
-        """Open a finished cache.
+    def open(cls, location: str | Path | Store, split: Split = "train") -> "LogitCache":
+        """Open a finished cache in a folder or at a URL.
 
         Raises:
             CacheError: no cache there, the split was not captured, or a payload is missing or of another size.
         """
-        folder = Path(folder)
-        manifest = read_manifest(folder)
+        store = location if isinstance(location, Store) else open_store(location)
+        manifest = read_manifest(store)
         if split not in manifest.splits:
-            raise CacheError(
-                f"{folder}: split {split!r} is not captured; run 'pipeline cache-teacher --shard {folder.name} --split {split}'"
-            )
-        cache = cls(folder, manifest, split)
-        for shard in cache.record.shards:
-            cache._refuse(shard, shard.payload.problem(folder / "shards", deep=False))
+            raise CacheError(f"{store}: split {split!r} is not captured; run 'pipeline cache-teacher --shard {store.name} --split {split}'")
+        cache = cls(store, manifest, split)
+        if store.is_local:
+            for shard in cache.record.shards:
+                problem = shard.payload.problem(store, deep=False)
+                if problem:
+                    cache._refuse(shard, problem)
         return cache
-
-    def _refuse(self, shard: ShardRecord, problem: str | None) -> None:
-        if problem:
-            raise CacheError(
-                f"{self.folder}: shard {shard_name(shard.split, shard.index)}: {problem}; "
-                f"run 'pipeline cache-teacher --shard {self.folder.name}', which redoes that shard and no other"
-            )
 
     @property
     def record(self) -> SplitRecord:
         return self.manifest.splits[self.split]
 
+    @cached_property
+    def targets(self) -> Targets:
+        return Targets.model_validate(self.manifest.shard["targets"])
+
+    @cached_property
+    def codec(self) -> Codec:
+        return make_codec(self.manifest.codec, self.targets, self._vocabulary())
+
     def __len__(self) -> int:
         return self.record.documents
+
+    @cached_property
+    def input_tokens(self) -> np.ndarray:
+        """[documents] int32, T of every document, from the records alone."""
+        parts = [unpack_lengths(shard.lengths) for shard in self.record.shards]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def __getitem__(self, index: int) -> CachedDocument:
         """Decode document `index`.
@@ -93,13 +112,59 @@ class LogitCache:
             IndexError: outside [0, len).
             CacheError: the payload cannot be read.
         """
+        return self._read(index, self._document)
+
+    def padded(self, indices: Sequence[int], temperature: float = 1.0) -> PaddedDocuments:
+        """Decode documents into rectangles, padded on the right to the longest of them and to the widest row.
+
+        Raises:
+            IndexError: outside [0, len).
+            CacheError: a payload cannot be read, or the temperature was not captured.
+        """
+        if temperature != 1.0 and temperature not in self.targets.other_temperatures:
+            captured = ", ".join(f"{tau:g}" for tau in self.targets.all_temperatures)
+            raise CacheError(
+                f"{self.store}: temperature {temperature:g} was not captured, only {captured}; "
+                f"train at one of them, or capture another cache with --set targets.temperatures=[1,{temperature:g}]"
+            )
+        lengths = self.input_tokens[list(indices)] if len(indices) else np.zeros(0, dtype=np.int32)
+        padded = PaddedDocuments.empty(lengths, max((self._read(index, self._width) for index in indices), default=1))
+        for place, index in enumerate(indices):
+            self._read(index, partial(padded.fill, place, self.codec, temperature))
+        return padded
+
+    def _width(self, columns: Columns, row: int) -> int:
+        return int(self.codec.counts(columns, row).max(initial=0))
+
+    def _document(self, columns: Columns, row: int) -> CachedDocument:
+        rows = read_rows(self.codec, columns, row)
+        filled = np.arange(rows.ids.shape[1]) < rows.counts[:, None]
+        sampled = self.targets.mode == "sampled"
+        weights = rows.weights[filled]
+        with np.errstate(divide="ignore"):
+            tail = np.log(rows.tail_mass) if sampled else columns.part("tail_logprob", row).astype(np.float32)
+            logprobs = np.log(weights)
+        others = {tau: columns.part(tail_name(tau), row).astype(np.float32) for tau in self.targets.other_temperatures}
+        return CachedDocument(
+            token_ids=columns.part("token_ids", row),
+            counts=rows.counts,
+            tail_logprob=tail,
+            label_logprob=columns.part("label_logprob", row).astype(np.float32),
+            ids=rows.ids[filled],
+            logprobs=logprobs,
+            entropy=columns.part("entropy", row).astype(np.float32) if "entropy" in columns else None,
+            other_tails=others,
+        )
+
+    def _read(self, index: int, use: Callable[[Columns, int], Value]) -> Value:
+        """Give `use` the batch and the row of a document."""
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} is outside 0..{len(self) - 1}")
         shard = int(np.searchsorted(self._shard_starts, index, side="right")) - 1
         batch, row = self._place(shard, index - int(self._shard_starts[shard]))
         try:
-            return decode(self._batches.get((shard, batch)), row)
-        except (pa.ArrowInvalid, OSError) as error:
+            return use(self._batches.get((shard, batch)), row)
+        except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
             self._refuse(self.record.shards[shard], f"cannot be read ({str(error).splitlines()[0]})")
             raise
 
@@ -113,18 +178,28 @@ class LogitCache:
     def _shard_starts(self) -> np.ndarray:
         return np.cumsum([0] + [shard.documents for shard in self.record.shards[:-1]])
 
-    def _open_shard(self, position: int, fields: list[int] | None = None) -> pa.RecordBatchFileReader:
-        shard = self.record.shards[position]
-        try:
-            source = pa.memory_map(str(self.folder / "shards" / shard.payload.name))
-            return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields))
-        except (pa.ArrowInvalid, OSError) as error:
-            self._refuse(shard, f"cannot be opened ({str(error).splitlines()[0]})")
-            raise
+    def _open_shard(self, position: int) -> pa.RecordBatchFileReader:
+        payload = self.record.shards[position].payload
+        return pa.ipc.open_file(pa.memory_map(str(self.store.fetch(payload.name, payload.bytes))))
 
-    @cached_property
-    def input_tokens(self) -> np.ndarray:
-        """[documents] int32, T of every document, without decoding any."""
-        column = 1
-        parts = [self._open_shard(position, [column]).read_all()["input_tokens"].to_numpy() for position in range(len(self.record.shards))]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    def _vocabulary(self) -> Vocabulary | None:
+        if not needs_vocabulary(self.manifest.codec):
+            return None
+        return read_vocabulary(self.store, self.manifest)
+
+    def _refuse(self, shard: ShardRecord, problem: str) -> None:
+        raise CacheError(f"{self.store}: shard {shard.name}: {problem}; run 'pipeline cache repair --shard {self.store.name}'") from None
+
+
+def read_vocabulary(store: Store, manifest: CacheManifest) -> Vocabulary:
+    """The permutations of a cache.
+
+    Raises:
+        CacheError: the file is missing or is not the one the manifest names.
+    """
+    record = manifest.vocabulary
+    assert record is not None
+    problem = record.problem(store)
+    if problem:
+        raise CacheError(f"{store}: {problem}, and no shard can be read without it; run 'pipeline cache repair --shard {store.name}'")
+    return Vocabulary.from_bytes(store.read_bytes(record.name), f"{store}/{record.name}")

@@ -90,4 +90,4 @@ def student_settings(shard: ShardManifest, *layers: dict[str, Any], source: str)
     Raises:
         ManifestError: naming `source` when a layer does not fit.
     """
-    return parse(StudentManifest, merge(shard.student, *layers), source)
+    return parse(StudentManifest, merge(shard.student, *layers), source).for_targets(shard.targets)

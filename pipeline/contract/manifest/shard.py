@@ -1,13 +1,15 @@
 """A named shard: which documents, which teacher, and what of its distribution to keep."""
 
-from typing import Any, Literal
+import re
+from fractions import Fraction
+from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from pipeline.contract.errors import NotThereYet
 from pipeline.contract.manifest.strict import Strict
 
 MAX_KEPT_ENTRIES = 255  # n entries a row are stored as uint8
+_FRACTION = re.compile(r"\s*\d+\s*/\s*[1-9]\d*\s*")
 
 
 class Teacher(Strict):
@@ -33,7 +35,7 @@ class Documents(Strict):
     """Where the text comes from and how it becomes token sequences."""
 
     source: Literal["parquet", "jsonl", "text", "installed"]
-    files: list[str] = Field(default=[], description="files, folders, globs, or hub:datasets/OWNER/NAME/PATTERN")
+    files: list[str] = Field(default=[], description="files, folders, globs, URLs (s3://...), or hub:datasets/OWNER/NAME/PATTERN")
     packages: dict[str, str] = Field(default={}, description="installed: packages whose docstrings are read, by version")
     column: str = Field("text", description="parquet, jsonl: the column that holds the text")
     limit: PositiveInt = Field(description="training documents")
@@ -41,14 +43,7 @@ class Documents(Strict):
     max_length: int = Field(8192, ge=2, description="tokens a document, separator included")
     separator: str = Field("<|endoftext|>", description="follows every document that is not truncated")
     undecodable: Literal["error", "skip", "replace"] = Field("error", description="what to do with text that is not UTF-8")
-    duplicates: Literal["keep"] = "keep"
-
-    @field_validator("duplicates", mode="before")
-    @classmethod
-    def _only_keep_yet(cls, value: Any) -> Any:
-        if value != "keep":
-            raise NotThereYet(f"documents.duplicates={value}: this version keeps duplicates; use 'keep'")
-        return value
+    duplicates: Literal["keep", "drop"] = Field("keep", description="drop: of exactly equal texts only the first is kept")
 
     @field_validator("files", mode="before")
     @classmethod
@@ -60,31 +55,52 @@ class Targets(Strict):
     """Which entries of a distribution are kept."""
 
     mode: Literal["topk", "threshold", "sampled"] = "topk"
-    k: int = Field(64, ge=1, le=MAX_KEPT_ENTRIES)
-    c: float = Field(1 / 128, gt=0, lt=1)
-    temperatures: list[float] = [1.0]
+    k: int = Field(64, ge=1, le=MAX_KEPT_ENTRIES, description="topk: entries a row; threshold: at most so many")
+    c: float = Field(1 / 128, gt=0, lt=1, description="threshold, sampled: kept for certain from this probability on; 1/128 may be written")
+    temperatures: list[float] = Field([1.0], min_length=1, description="students may train at these; 1 is always among them")
+    entropy: bool = Field(False, description="store the teacher's entropy of every row")
 
-    @field_validator("mode")
+    @field_validator("c", mode="before")
     @classmethod
-    def _only_topk_yet(cls, value: str) -> str:
-        if value != "topk":
-            raise NotThereYet(f"targets.mode={value}: this version keeps 'topk' only; use --set targets.mode=topk")
-        return value
+    def _fraction(cls, value: Any) -> Any:
+        return float(Fraction(value)) if isinstance(value, str) and _FRACTION.fullmatch(value) else value
 
-    @field_validator("temperatures")
-    @classmethod
-    def _only_one_yet(cls, value: list[float]) -> list[float]:
-        if value != [1.0]:
-            raise NotThereYet(f"targets.temperatures={value}: this version captures temperature 1.0 only; use [1.0]")
-        return value
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if min(self.temperatures) <= 0 or len(set(self.temperatures)) < len(self.temperatures):
+            raise ValueError(f"temperatures={self.temperatures}: have to differ and to be above 0")
+        if self.mode != "sampled":
+            return self
+        slots = round(1 / self.c)
+        if abs(slots * self.c - 1) > 1e-6 or not 2 <= slots < MAX_KEPT_ENTRIES:
+            raise ValueError(f"c={self.c}: sampled takes c = 1/N with N from 2 to {MAX_KEPT_ENTRIES - 1}, for example c=1/128")
+        if self.other_temperatures:
+            raise ValueError(f"temperatures={self.temperatures}: a sample is of one temperature; use [1.0], or mode topk or threshold")
+        return self
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        """What students may train at, rising."""
+        return sorted({1.0, *self.temperatures})
+
+    @property
+    def other_temperatures(self) -> list[float]:
+        """The captured temperatures besides 1, rising."""
+        return [tau for tau in self.all_temperatures if tau != 1.0]
 
 
 class CacheLayout(Strict):
-    """How the cache is cut; no figure depends on it, the bytes do."""
+    """How the cache is cut and coded; the bytes depend on it, and no figure does but those of fidelity."""
 
     documents_per_shard: PositiveInt = 2048
     tokens_per_batch: PositiveInt = Field(8192, description="padded tokens the teacher sees at once, and about a record batch")
     rows_per_chunk: PositiveInt = Field(512, description="rows of [rows, vocabulary] float32 that exist at once")
+    threads: PositiveInt = Field(2, description="of the teacher on a CPU, in each worker; recorded, since sums depend on it")
+    vocabulary_tokens: PositiveInt = Field(1_000_000, description="tokens of the first documents that ids are ordered by")
+    calibration_rows: PositiveInt = Field(100_000, description="rows of the first documents that codec clusters is fitted to, once")
+    codec: Literal["auto", "raw", "plain", "ranks", "streams", "clusters"] = Field(
+        "auto", description="auto: clusters where there are enough documents to calibrate on, else streams (sampled) or ranks"
+    )
 
 
 class ShardManifest(Strict):

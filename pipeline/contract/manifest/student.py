@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from pipeline.contract.errors import NotThereYet
+from pipeline.contract.errors import ManifestError, NotThereYet
+from pipeline.contract.manifest.shard import Targets
 from pipeline.contract.manifest.strict import Strict
 
 Norm = Literal["pre", "post"]
@@ -53,7 +54,9 @@ class StudentManifest(Strict):
     alpha: NonNegativeFloat = Field(0.7, description="weight of the distillation term")
     gamma: NonNegativeFloat = Field(0.3, description="weight of the cross-entropy term")
     temperature: PositiveFloat = 1.0
-    tail: Literal["bucket", "renormalize", "renormalize_one_sided"] = "bucket"
+    tail: Literal["auto", "bucket", "sampled", "renormalize", "renormalize_one_sided"] = Field(
+        "auto", description="auto: sampled where the cache holds samples, else bucket"
+    )
 
     order: Literal["fixed", "reshuffle"] = Field("fixed", description="document order in later passes")
     data: Literal["continue", "rewind", "fresh"] = Field("continue", description="where a phase starts in the documents")
@@ -65,13 +68,9 @@ class StudentManifest(Strict):
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
     zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")
     gradient_checkpointing: bool = True
-
-    @field_validator("temperature")
-    @classmethod
-    def _only_captured(cls, value: float) -> float:
-        if value != 1.0:
-            raise NotThereYet(f"temperature={value}: caches of this version hold temperature 1.0 only; use --set temperature=1")
-        return value
+    loader_workers: Literal["auto"] | NonNegativeInt = Field(
+        "auto", description="processes a rank that read ahead; auto: 2 on CUDA, 0 on CPU"
+    )
 
     @field_validator("norm", mode="before")
     @classmethod
@@ -86,3 +85,27 @@ class StudentManifest(Strict):
         if value == 3:
             raise NotThereYet("zero=3: this version trains with ZeRO 0, 1 and 2; use --zero 2")
         return value
+
+    @property
+    def decided_tail(self) -> Literal["bucket", "sampled", "renormalize", "renormalize_one_sided"]:
+        """The tail, once `for_targets` has decided it."""
+        assert self.tail != "auto"
+        return self.tail
+
+    def for_targets(self, targets: Targets) -> "StudentManifest":
+        """These settings on a cache that holds `targets`, the tail decided.
+
+        Raises:
+            ManifestError: the tail or the temperature does not go with them.
+        """
+        sampled = targets.mode == "sampled"
+        tail = ("sampled" if sampled else "bucket") if self.tail == "auto" else self.tail
+        if (tail == "sampled") != sampled:
+            raise ManifestError(f"tail={tail}: the cache holds targets.mode={targets.mode}; use --set tail=auto")
+        if self.temperature not in targets.all_temperatures:
+            captured = ", ".join(f"{tau:g}" for tau in targets.all_temperatures)
+            raise ManifestError(
+                f"temperature={self.temperature:g}: the cache was captured for {captured}; use one of these, "
+                f"or capture another one with --set targets.temperatures=[1,{self.temperature:g}]"
+            )
+        return self.model_copy(update={"tail": tail})

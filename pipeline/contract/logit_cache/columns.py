@@ -1,0 +1,66 @@
+"""Arrow columns of a record batch: one row a document, lists whose offsets count per document."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def field(name: str, values: pa.DataType) -> pa.Field:
+    """A column of lists; 64-bit offsets, since a batch may hold more than 2^31 entries."""
+    return pa.field(name, pa.large_list(values), nullable=False)
+
+
+def tail_name(temperature: float) -> str:
+    return "tail_logprob" if temperature == 1.0 else f"tail_logprob_{temperature:g}"
+
+
+DOCUMENT_FIELDS = [
+    pa.field("document", pa.int64(), nullable=False),  # index in its split
+    pa.field("input_tokens", pa.int32(), nullable=False),  # T
+    field("token_ids", pa.int32()),  # [T]
+]
+
+
+def record_batch(schema: pa.Schema, first_index: int, columns: Mapping[str, Sequence[np.ndarray]]) -> pa.RecordBatch:
+    """A batch of documents from `first_index` of their split on; `columns` hold an array a document and a name."""
+    lengths = np.array([len(part) for part in columns["token_ids"]], dtype=np.int32)
+    made: dict[str, Any] = {"document": pa.array(np.arange(first_index, first_index + len(lengths))), "input_tokens": pa.array(lengths)}
+    made |= {name: _lists(parts, schema.field(name).type) for name, parts in columns.items()}
+    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
+
+
+def _lists(parts: Sequence[np.ndarray], kind: pa.LargeListType) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
+    flat = np.concatenate(parts).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, type=kind.value_type), type=kind)
+
+
+class Columns:
+    """A record batch as numpy arrays: what its documents are cut from, without a copy."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._lists = {name: _flat(batch.column(name)) for name in batch.schema.names[2:]}
+        self._families: dict[str, tuple[tuple[np.ndarray, ...], np.ndarray]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lists
+
+    def part(self, name: str, row: int) -> np.ndarray:
+        """A document's part of a column."""
+        values, offsets = self._lists[name]
+        return values[offsets[row] : offsets[row + 1]]
+
+    def family(self, prefix: str, row: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The columns `prefix`0, `prefix`1, ... whole, and where the document starts in each."""
+        if prefix not in self._families:
+            columns = [self._lists[f"{prefix}{n}"] for n in range(len(self._lists)) if f"{prefix}{n}" in self._lists]
+            starts = np.ascontiguousarray(np.stack([offsets for _, offsets in columns], axis=1))
+            self._families[prefix] = tuple(values for values, _ in columns), starts
+        values, starts = self._families[prefix]
+        return values, starts[row]
+
+
+def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)

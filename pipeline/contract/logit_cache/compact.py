@@ -1,0 +1,175 @@
+"""Ranks, streams and clusters: entries in a third of the plain layout's bytes, decoded by compiled loops.
+
+A row is one sorted list of entries, or two for a sample in the codecs `streams` and `clusters`: those that weigh 2 c and more,
+with their multiples, and those that weigh c, which need no value and whose number is what is left of 1/c. Value bytes go to
+eight columns by the row's tail mass, which is read first: flat rows have small values, peaked rows large ones.
+"""
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from pipeline.contract.logit_cache.columns import DOCUMENT_FIELDS, Columns, field, record_batch, tail_name
+from pipeline.contract.logit_cache.masses import kept_mass, tails_with_dropped
+from pipeline.contract.logit_cache.quantizers import NONE, LogDomain, SquareRoot, round_multiples, round_square_root
+from pipeline.contract.logit_cache.rank_streams import (
+    STREAMS,
+    choose_clusters,
+    decode_ids,
+    encode_ranks,
+    sort_by_rank,
+)
+from pipeline.contract.logit_cache.schema import CachedDocument
+from pipeline.contract.logit_cache.vocabulary import Vocabulary
+from pipeline.contract.manifest.shard import Targets
+
+ZSTD_LEVEL = 1  # the bytes are of one kind a column: higher levels only look for repetitions that are not there
+TAIL_EDGES = np.array([0.35, 0.7, 1.05, 1.4, 2.1, 2.8, 4.2], dtype=np.float32)  # of -tail_logprob, nats
+VALUE_COLUMNS = [f"values_{n}" for n in range(len(TAIL_EDGES) + 1)]
+
+
+class CompactCodec:
+    """`ranks`, `streams` or `clusters` under a cache's vocabulary."""
+
+    def __init__(self, name: str, targets: Targets, vocabulary: Vocabulary) -> None:
+        self.name, self.targets, self.vocabulary = name, targets, vocabulary
+        self.zstd_level: int | None = ZSTD_LEVEL
+        self.multiples = targets.mode == "sampled" and name != "ranks"
+        self.quantizer = LogDomain() if targets.other_temperatures else SquareRoot()
+        half = pa.float16()
+        rows = [field("label_logprob", half), field("counts", pa.uint8()), *[field("entropy", half)] * targets.entropy]
+        rows += [] if self.multiples else [field(tail_name(tau), half) for tau in (1.0, *targets.other_temperatures)]
+        rows += [field("clusters", pa.uint8())] * (vocabulary.clusters > 1)
+        self.value_columns = ["values"] if self.multiples else VALUE_COLUMNS
+        bytes_ = [*_stream_names("entries"), *self.value_columns, *(_stream_names("ones") if self.multiples else [])]
+        self.schema = pa.schema([*DOCUMENT_FIELDS, *rows, *[field(name, pa.uint8()) for name in bytes_]])
+
+    def encode(self, documents: list[CachedDocument], first_index: int) -> pa.RecordBatch:
+        coded = [self._encode_one(document) for document in documents]
+        return record_batch(self.schema, first_index, {name: [each[name] for each in coded] for name in self.schema.names[2:]})
+
+    def _encode_one(self, document: CachedDocument) -> dict[str, np.ndarray]:
+        """The document's part of every column."""
+        row_of = np.repeat(np.arange(document.tokens), document.counts)
+        codes = self._codes(document)
+        kept = codes > NONE
+        counts = np.bincount(row_of[kept], minlength=document.tokens).astype(np.uint8)
+        clusters = choose_clusters(document.ids[kept], counts, self.vocabulary.costs)
+        where, ranks = sort_by_rank(document.ids[kept], counts, clusters, self.vocabulary.ranks)
+        codes, row_of = codes[kept][where].astype(np.uint8), row_of[kept]
+        columns = {"token_ids": document.token_ids, "label_logprob": document.label_logprob, "clusters": clusters}
+        columns |= {} if document.entropy is None else {"entropy": document.entropy}
+        if self.multiples:
+            return columns | self._two_lists(codes, ranks, row_of, document.tokens)
+        columns |= {tail_name(tau): tail.astype(np.float16) for tau, tail in tails_with_dropped(document, kept).items()}
+        values = dict(zip(VALUE_COLUMNS, _split(codes, counts, _tail_context(columns["tail_logprob"]), len(VALUE_COLUMNS)), strict=True))
+        return columns | {"counts": counts} | values | _streams("entries", ranks, counts)
+
+    def _codes(self, document: CachedDocument) -> np.ndarray:
+        if self.targets.mode != "sampled":
+            return self.quantizer.encode(document.logprobs)
+        if self.multiples:
+            multiples = round_multiples(document, self.targets.c)
+            return np.where(multiples > 0, multiples, NONE)
+        return round_square_root(document)
+
+    def _two_lists(self, multiples: np.ndarray, ranks: np.ndarray, row_of: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+        several = multiples > 1
+        counts, ones = (np.bincount(row_of[part_], minlength=rows).astype(np.uint8) for part_ in (several, ~several))
+        lists = _streams("entries", ranks[several], counts) | _streams("ones", ranks[~several], ones)
+        return {"counts": counts, "values": multiples[several]} | lists
+
+    def counts(self, columns: Columns, row: int) -> np.ndarray:
+        counts = columns.part("counts", row)
+        return counts + self._ones(counts, columns.part("values", row)) if self.multiples else counts
+
+    def _ones(self, counts: np.ndarray, multiples: np.ndarray) -> np.ndarray:
+        """[T-1] uint8, entries of weight c: what the others leave of 1/c."""
+        sums = np.concatenate([[0], np.cumsum(multiples, dtype=np.int64)])
+        ends = np.cumsum(counts, dtype=np.int64)
+        return (round(1 / self.targets.c) - (sums[ends] - sums[ends - counts])).astype(np.uint8)
+
+    def fill(self, columns: Columns, row: int, temperature: float, ids: np.ndarray, weights: np.ndarray) -> None:
+        counts = columns.part("counts", row)
+        none = np.zeros_like(counts)
+        clusters = columns.part("clusters", row) if "clusters" in columns else none
+        self._fill_ids(columns, "entries", row, counts, none, clusters, ids)
+        if self.multiples:
+            multiples = columns.part("values", row)
+            ones = self._ones(counts, multiples)
+            self._fill_ids(columns, "ones", row, ones, counts, clusters, ids)
+            _weigh_multiples(multiples, counts, ones, self.targets.c, weights)
+            return
+        context = _tail_context(columns.part("tail_logprob", row))
+        mass = kept_mass(columns.part(tail_name(temperature), row))
+        drawn_weight = self.targets.c if self.targets.mode == "sampled" else 0.0
+        table = self.quantizer.values(temperature)
+        _weigh(*columns.family("values_", row), context, counts, table, mass, drawn_weight, weights)
+
+    def _fill_ids(
+        self, columns: Columns, prefix: str, row: int, counts: np.ndarray, first: np.ndarray, clusters: np.ndarray, ids: np.ndarray
+    ) -> None:
+        gaps, wide = columns.family(f"{prefix}_gaps_", row), columns.family(f"{prefix}_wide_", row)
+        decode_ids(gaps, wide, counts, first, clusters, (self.vocabulary.heads, self.vocabulary.order), ids)
+
+
+def _stream_names(prefix: str) -> list[str]:
+    return [f"{prefix}_gaps_{n}" for n in range(STREAMS)] + [f"{prefix}_wide_{n}" for n in range(3)]
+
+
+def _streams(prefix: str, ranks: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    gaps, wide = encode_ranks(ranks, counts)
+    return dict(zip(_stream_names(prefix), [*gaps, *wide], strict=True))
+
+
+def _split(codes: np.ndarray, counts: np.ndarray, context: np.ndarray, contexts: int) -> list[np.ndarray]:
+    """The value bytes of each context's rows."""
+    split, sizes = np.empty((contexts, len(codes)), dtype=np.uint8), np.zeros(contexts, dtype=np.int64)
+    _distribute(codes, counts, context, split, sizes)
+    return [column[:size].copy() for column, size in zip(split, sizes, strict=True)]
+
+
+def _tail_context(tail_logprob: np.ndarray) -> np.ndarray:
+    """[R] which of the value columns a row's bytes are in, from the tail as it is stored."""
+    return np.searchsorted(TAIL_EDGES, -tail_logprob.astype(np.float32), side="right")
+
+
+@numba.njit(cache=True)
+def _distribute(codes, counts, context, split, sizes):
+    place = np.int64(0)
+    for row in range(len(counts)):
+        column, count = context[row], np.int64(counts[row])
+        split[column, sizes[column] : sizes[column] + count] = codes[place : place + count]
+        sizes[column] += count
+        place += count
+
+
+@numba.njit(cache=True)
+def _weigh(values, starts, context, counts, table, mass, drawn_weight, weights):
+    pointers = starts.copy()
+    for row in range(len(counts)):
+        column, count = context[row], np.int64(counts[row])
+        codes, out = values[column][pointers[column] : pointers[column] + count], weights[row]
+        pointers[column] += count
+        total = np.float32(0)
+        for j in range(count):
+            out[j] = table[codes[j]]
+            total += out[j]
+        factor = np.float32(mass[row] / total) if total > 0 else np.float32(0)
+        for j in range(count):
+            out[j] *= factor
+        if drawn_weight > 0:
+            for j in range(count):
+                if codes[j] == 0:
+                    out[j] = drawn_weight
+
+
+@numba.njit(cache=True)
+def _weigh_multiples(multiples, counts, ones, c, weights):
+    place = 0
+    for row in range(len(counts)):
+        for j in range(counts[row]):
+            weights[row, j] = multiples[place] * c
+            place += 1
+        for j in range(counts[row], np.int64(counts[row]) + ones[row]):
+            weights[row, j] = c

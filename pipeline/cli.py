@@ -31,9 +31,7 @@ NOT_THERE_YET = {
     "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
     "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
     "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
-    "repair": "see 'pipeline cache-teacher', which redoes broken shards and no others",
     "audit": "re-scoring on another engine; 'pipeline cache stats' shows the rows that a fresh forward scored again",
-    "gc": "removal of orphans; 'pipeline cache-teacher' sweeps what killed writers left",
 }
 
 

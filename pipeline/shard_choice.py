@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.contract.logit_cache.index import CacheManifest, has_manifest, read_manifest
+from pipeline.contract.logit_cache.index import MANIFEST, RULE, CacheManifest, has_manifest, read_manifest
 from pipeline.contract.manifest.find import load_shard, names
 from pipeline.contract.manifest.overrides import merge, nested
 from pipeline.contract.manifest.shard import ShardManifest
@@ -54,16 +54,43 @@ def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> 
         CacheError: no finished cache; the message names the command that makes it.
         ManifestError: neither a manifest nor a cache has that name.
     """
-    known = name in names("shards") or name.endswith((".yaml", ".yml")) or "/" in name
-    declared = load_shard(name, overrides) if known else None
+    declared = load_shard(name, overrides) if _is_manifest(name) else None
     cache = root.cache(declared.name if declared else name)
     if not has_manifest(cache):
         if declared is None:
-            raise ManifestError(f"{name!r}: no shard manifest and no cache has that name; known shards are {', '.join(names('shards'))}")
-        raise CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
+            raise _unknown(name)
+        raise _no_cache(cache, name, root)
     manifest = read_manifest(cache)
     shard = load_shard(name, manifest.overrides | overrides) if declared else _as_captured(manifest, cache, overrides)
     return CapturedShard(shard, cache, manifest)
+
+
+def cache_of(name: str, root: ArtifactRoot) -> Store:
+    """The folder of a shard's cache, whole or not.
+
+    Raises:
+        CacheError: nothing was captured there.
+        ManifestError: neither a manifest nor a cache has that name.
+    """
+    known = _is_manifest(name)
+    cache = root.cache(load_shard(name).name if known else name)
+    if any(cache.size(record) is not None for record in (MANIFEST, RULE)):
+        return cache
+    if not known:
+        raise _unknown(name)
+    raise _no_cache(cache, name, root)
+
+
+def _is_manifest(name: str) -> bool:
+    return name in names("shards") or name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def _unknown(name: str) -> ManifestError:
+    return ManifestError(f"{name!r}: no shard manifest and no cache has that name; known shards are {', '.join(names('shards'))}")
+
+
+def _no_cache(cache: Store, name: str, root: ArtifactRoot) -> CacheError:
+    return CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
 
 
 def _as_captured(manifest: CacheManifest, cache: Store, overrides: dict[str, Any]) -> ShardManifest:

@@ -1,16 +1,19 @@
-"""`pipeline cache`: look at a cache and prove it."""
+"""`pipeline cache`: look at a cache, prove it, mend it."""
 
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from pipeline.commands.cache_upkeep import gc, repair
 from pipeline.commands.options import JsonOption, RootOption, ShardOption, out, print_json
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.shard_choice import CapturedShard, captured_shard
+from pipeline.shard_choice import CapturedShard, cache_of, captured_shard
 
-app = typer.Typer(no_args_is_help=True, help="Look at a cache and prove it.")
+app = typer.Typer(no_args_is_help=True, help="Look at a cache, prove it, mend it.")
+app.command("repair", epilog="Example: pipeline cache repair --shard installed-docs")(repair)
+app.command("gc", epilog="Example: pipeline cache gc --shard installed-docs --dry-run")(gc)
 
 SHOWN_ENTRIES = 5
 
@@ -47,8 +50,13 @@ def stats(shard: ShardOption, root: RootOption = None, as_json: JsonOption = Fal
     if as_json:
         print_json(figures)
         return
+    bands = figures.pop("bands")
     for key, value in figures.items():
         out.print(f"{key:36s} {value:,.6g}" if isinstance(value, float) else f"{key:36s} {value}")
+    table = Table("teacher's entropy, nats", *next(iter(bands.values())))
+    for name, band in bands.items():
+        table.add_row(name, *("-" if value is None else f"{value:,.4g}" for value in band.values()))
+    out.print(table)
 
 
 @app.command("verify", epilog="Example: pipeline cache verify --shard installed-docs --deep")
@@ -61,8 +69,8 @@ def verify(
     """Compare what is on disk with what was written. Exit code 2 when something is not whole."""
     from pipeline.contract.logit_cache.verify import verify as verify_cache
 
-    chosen = _captured(shard, root)
-    verdict = verify_cache(chosen.cache, deep=deep)
+    cache = cache_of(shard, ArtifactRoot.resolve(root))
+    verdict = verify_cache(cache, deep=deep)
     if as_json:
         print_json(verdict.as_json())
         raise typer.Exit(2 if verdict.bad else 0)
@@ -70,12 +78,9 @@ def verify(
         out.print(f"{bad.file}: {bad.reason}")
     if verdict.bad:
         raise CacheError(
-            f"{chosen.cache}: {len(verdict.bad)} parts are not what was written; "
-            f"run 'pipeline cache repair --shard {shard}' to mend exactly those"
+            f"{cache}: {len(verdict.bad)} files are not what was written; run 'pipeline cache repair --shard {shard}' to mend exactly those"
         )
-    out.print(
-        f"{chosen.cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}"
-    )
+    out.print(f"{cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}")
 
 
 @app.command("show", epilog="Example: pipeline cache show --shard installed-docs --document 0 --tokens 0:8")

@@ -44,11 +44,11 @@ class FileRecord(Strict):
         """What is wrong with the file in `store`, None when nothing is; `deep` reads and hashes it."""
         size = store.size(self.name)
         if size is None:
-            return f"{self.name} is missing"
+            return "is missing"
         if size != self.bytes:
-            return f"{self.name} has {size} bytes, {self.bytes} were written"
+            return f"has {size} bytes, {self.bytes} were written"
         if deep and store.hash(self.name) != self.xxh3_128:
-            return f"{self.name} does not have the hash {self.xxh3_128} it was written with"
+            return f"does not have the hash {self.xxh3_128} it was written with"
         return None
 
 

@@ -201,5 +201,5 @@ def read_vocabulary(store: Store, manifest: CacheManifest) -> Vocabulary:
     assert record is not None
     problem = record.problem(store)
     if problem:
-        raise CacheError(f"{store}: {problem}, and no shard can be read without it; run 'pipeline cache repair --shard {store.name}'")
+        raise CacheError(f"{store}/{record.name}: {problem}, and no shard can be read without it; run 'pipeline cache repair --shard {store.name}'")
     return Vocabulary.from_bytes(store.read_bytes(record.name), f"{store}/{record.name}")

@@ -17,6 +17,7 @@ from pipeline.commands.cache_teacher import cache_teacher
 from pipeline.commands.demo import demo
 from pipeline.commands.doctor import doctor
 from pipeline.commands.evaluate import evaluate
+from pipeline.commands.pilot import pilot
 from pipeline.commands.plan import plan
 from pipeline.commands.report import report
 from pipeline.commands.run import run
@@ -25,13 +26,11 @@ from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import NotThereYet, PipelineError
 
 NOT_THERE_YET = {
-    "pilot": "the extrapolated cost of a shard; 'pipeline cache stats' tells what a captured one weighs",
     "diagnose": "boundary, removal and transition records; 'pipeline report' shows losses, phases and budgets",
     "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
     "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
     "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
     "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
-    "audit": "re-scoring on another engine; 'pipeline cache stats' shows the rows that a fresh forward scored again",
 }
 
 
@@ -53,6 +52,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog="Example: pipeline demo")(demo)
 app.command("cache-teacher", epilog="Example: pipeline cache-teacher --shard fineweb-10bt")(cache_teacher)
+app.command("pilot", epilog="Example: pipeline pilot --shard installed-docs --documents 16")(pilot)
 app.command("train", epilog="Example: pipeline train --norm post --curriculum grow")(train)
 app.command("evaluate", epilog="Example: pipeline evaluate demo-2x2/post-grow-seed42")(evaluate)
 app.command("run", epilog="Example: pipeline run demo-2x2")(run)

@@ -4,16 +4,18 @@ A cache remembers the `--set` values of its capture, so that `pipeline train --s
 Values given now beat the remembered ones, and then have to agree with the cache.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.contract.logit_cache.index import MANIFEST, RULE, CacheManifest, has_manifest, read_manifest
+from pipeline.contract.logit_cache.index import MANIFEST, RULE, TEACHER, CacheManifest, has_manifest, read_manifest, read_rule
 from pipeline.contract.manifest.find import load_shard, names
 from pipeline.contract.manifest.overrides import merge, nested
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.manifest.strict import parse
+from pipeline.contract.sealed import Damaged
 from pipeline.contract.store import Store
 
 
@@ -27,11 +29,15 @@ class CapturedShard:
 
 
 def remembered_overrides(cache: Store) -> dict[str, Any]:
-    """The `--set` values that a finished cache was captured with, none where there is no readable one."""
+    """The `--set` values that a finished cache was captured with, none where there is none; from its rule if the manifest is damaged."""
     try:
         return read_manifest(cache).overrides
     except CacheError:
-        return {}
+        pass
+    with suppress(Damaged):
+        rule = read_rule(cache) if has_manifest(cache) else None
+        return rule.overrides if rule else {}
+    return {}
 
 
 def capture_settings(name: str, overrides: dict[str, Any], root: ArtifactRoot) -> tuple[ShardManifest, dict[str, Any]]:
@@ -74,7 +80,7 @@ def cache_of(name: str, root: ArtifactRoot) -> Store:
     """
     known = _is_manifest(name)
     cache = root.cache(load_shard(name).name if known else name)
-    if any(cache.size(record) is not None for record in (MANIFEST, RULE)):
+    if any(cache.size(record) is not None for record in (MANIFEST, RULE, TEACHER)):
         return cache
     if not known:
         raise _unknown(name)

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from pydantic import ValidationError
 
 from pipeline.contract.errors import CacheError
 from pipeline.contract.logit_cache.codec import needs_vocabulary
-from pipeline.contract.logit_cache.index import VOCABULARY, VOCABULARY_FILE, FileRecord
+from pipeline.contract.logit_cache.index import VOCABULARY, VOCABULARY_FILE, FileRecord, recorded_files
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
 from pipeline.contract.manifest.shard import ShardManifest
-from pipeline.contract.sealed import Damaged, read_sealed, write_sealed
+from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import Store
 from stage1_teacher.documents.base import DocumentSource
 from stage1_teacher.engines.base import TeacherEngine
@@ -88,10 +87,7 @@ def publish_vocabulary(cache: Store, vocabulary: Vocabulary) -> None:
 
 def recorded_vocabulary(cache: Store) -> FileRecord | None:
     """The record of the file, None where there is none."""
-    try:
-        return FileRecord.model_validate(read_sealed(cache, VOCABULARY))
-    except (FileNotFoundError, Damaged, ValidationError):
-        return None
+    return next(iter(recorded_files(cache, VOCABULARY)), None)
 
 
 def make_vocabulary(shard: ShardManifest, codec: str, inputs: "CalibrationInputs") -> Vocabulary:

@@ -1,14 +1,26 @@
 """Stage one: documents in, a published cache out. Run it again and it does only what is not there yet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.contract.atomic_io import sweep_temporaries
-from pipeline.contract.errors import CacheError
 from pipeline.contract.fingerprint import require_same
-from pipeline.contract.logit_cache.index import CacheManifest, Rule, ShardRecord, read_manifest, read_sidecar, sidecar_name
+from pipeline.contract.logit_cache.index import (
+    CacheManifest,
+    Rule,
+    ShardRecord,
+    Split,
+    find_manifest,
+    has_manifest,
+    read_named_sidecar,
+    shard_of,
+)
+from pipeline.contract.logit_cache.verify import manifest_records, record_problem
+from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import Store
 from stage1_teacher.calibration import choose_codec
 from stage1_teacher.commit import commit
+from stage1_teacher.leases import Leases, sweep_leases
 from stage1_teacher.rule import Inputs, claim, find_inputs, next_move, present_identity, recorded_rule
 from stage1_teacher.tokenization import DocumentTokenizer
 from stage1_teacher.worker import CaptureRequest, Dealt, Worker
@@ -52,10 +64,11 @@ def capture(request: CaptureRequest) -> CaptureResult:
     whole = finished_manifest(request)
     if whole is not None:
         return CaptureResult(whole, shards_reused=len(whole.shards))
+    _restore_lost_records(request.cache)
     earlier = recorded_rule(request.cache)
     inputs = find_inputs(request.shard, earlier.identity if earlier else None)
     rule = claim(request.cache, request.shard, request.overrides, inputs.identity, _codec(request, inputs, earlier))
-    _sweep(request.cache)
+    _sweep(request.cache, request.splits)
     tally = _Tally(request)
     dealt = _work(replace(request, on_shard=tally), rule)
     separator_id = DocumentTokenizer(inputs.teacher, request.shard.documents).separator_id
@@ -75,32 +88,48 @@ def _codec(request: CaptureRequest, inputs: Inputs, earlier: Rule | None) -> str
     return choose_codec(request.shard, inputs.documents, tokenizer)
 
 
-def _sweep(cache: Store) -> None:
+def _restore_lost_records(cache: Store) -> None:
+    """Records that are lost or damaged, as the manifest has them; one of an extension that has not ended says more, and stays."""
+    manifest = find_manifest(cache)
+    for name, value in manifest_records(manifest).items() if manifest else ():
+        if record_problem(cache, name):
+            write_sealed(cache, name, value)
+
+
+def _sweep(cache: Store, splits: Sequence[Split]) -> None:
     """Clear away what killed workers of this machine left, and sidecars whose payload is not what they say.
 
     A remote payload was verified when it was put, and is not read again here; `verify --deep` does.
     """
+    sweep_leases(cache)
     if not cache.is_local:
         return
     for folder in ("", "shards", "teacher", "leases", "logs"):
         sweep_temporaries(cache.path / folder)
+    leases = Leases(cache)
     for name in cache.names("shards"):
-        if name.endswith(".json") and not _holds(cache, name):
-            cache.remove(name)
+        unit = shard_of(name)
+        if not (unit and unit.startswith(tuple(splits)) and name.endswith(".json")) or _holds(cache, name):
+            continue
+        if leases.take(unit):  # else another worker is mending it
+            if not _holds(cache, name):
+                cache.remove(name)
+            leases.drop(unit)
+    leases.close()
 
 
-def _holds(cache: Store, name: str) -> bool:
-    split, _, index = name.removeprefix("shards/").removesuffix(".json").rpartition("-")
-    record = read_sidecar(cache, split, int(index)) if index.isdigit() else None  # type: ignore[arg-type]
-    return record is not None and sidecar_name(record.split, record.index) == name and not record.payload.problem(cache)
+def _holds(cache: Store, sidecar: str) -> bool:
+    record = read_named_sidecar(cache, sidecar)
+    return record is not None and not record.payload.problem(cache)
 
 
 def never_smaller(request: CaptureRequest) -> CaptureRequest:
-    """The request, its limit raised to what the cache holds already: a smaller range never shrinks a cache."""
-    try:
-        limit = max(split.limit for split in read_manifest(request.cache).splits.values())
-    except CacheError:
-        return request
+    """The request, its limit raised to what the cache holds already: a smaller range never shrinks a cache.
+
+    Raises:
+        CacheError: the cache is of another format version.
+    """
+    limit = _captured_limit(request.cache)
     if limit <= request.shard.documents.limit:
         return request
     documents = request.shard.documents.model_copy(update={"limit": limit})
@@ -108,20 +137,33 @@ def never_smaller(request: CaptureRequest) -> CaptureRequest:
     return replace(request, shard=shard, overrides=request.overrides | {"documents.limit": limit})
 
 
+def _captured_limit(cache: Store) -> int:
+    """The `documents.limit` that a finished cache was captured under; its rule says it where the manifest is damaged."""
+    manifest = find_manifest(cache)
+    if manifest:
+        return max(split.limit for split in manifest.splits.values())
+    rule = recorded_rule(cache) if has_manifest(cache) else None
+    return int(rule.shard["documents"]["limit"]) if rule else 0
+
+
 def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheManifest | None:
-    """The manifest, if the cache is whole for this request and made by its rule; `deep` hashes every payload and document file.
+    """The manifest, if the cache is whole for this request and made by its rule.
+
+    `deep` hashes every payload and document file and reads every record, of the request's splits.
 
     Raises:
-        CacheError: the cache is whole but made by another rule.
+        CacheError: the cache is whole but made by another rule, or of another format version.
     """
-    try:
-        manifest = read_manifest(request.cache)
-    except CacheError:
+    manifest = find_manifest(request.cache)
+    if manifest is None:
         return None
     here = present_identity(request.shard, manifest.identity, read_documents=deep)
     require_same(manifest.identity, here, str(request.cache), next_move(request.shard))
     captured = [manifest.splits.get(split) for split in request.splits]
     if not all(split and split.limit >= request.shard.documents.limit for split in captured):
         return None
-    files = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else []), *(shard.payload for shard in manifest.shards)]
-    return None if any(file.problem(request.cache, deep=deep and request.cache.is_local) for file in files) else manifest
+    payloads = [shard.payload for shard in manifest.shards if shard.split in request.splits]
+    files = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else []), *payloads]
+    if any(file.problem(request.cache, deep=deep and request.cache.is_local) for file in files):
+        return None
+    return None if deep and any(record_problem(request.cache, name) for name in manifest_records(manifest)) else manifest

@@ -1,20 +1,20 @@
-"""The manifest of a cache, made of its records alone: whoever commits it writes the same bytes."""
+"""The manifest of a cache, made of its records: whoever commits it writes the same bytes."""
 
 from collections.abc import Sequence
 
 from pipeline.contract.errors import CacheError, DocumentError
-from pipeline.contract.fingerprint import fingerprint
 from pipeline.contract.logit_cache.codec import needs_vocabulary
 from pipeline.contract.logit_cache.index import (
     MANIFEST,
     CacheManifest,
+    MadeBy,
     Rule,
     ShardRecord,
     Split,
     SplitRecord,
+    find_manifest,
     merge_counts,
     parse_manifest,
-    read_manifest,
     read_sidecar,
     shard_name,
 )
@@ -23,34 +23,35 @@ from pipeline.contract.sealed import sealed_bytes
 from pipeline.contract.store import Store
 from stage1_teacher.calibration import recorded_vocabulary
 from stage1_teacher.teacher_folder import recorded_teacher
-from stage1_teacher.worker import Dealt
+from stage1_teacher.worker import Dealt, made_by
 
 
 def commit(cache: Store, rule: Rule, dealt: Dealt, separator_id: int) -> CacheManifest:
-    """Write the manifest, unless it is there as it should be. Splits of an earlier capture stay in it.
+    """Write the manifest, unless it is there as it should be. Splits of an earlier capture stay in it, and so does a larger range.
 
     Raises:
         DocumentError: there is nothing to cache.
-        CacheError: a record has gone meanwhile.
+        CacheError: a record has gone or changed meanwhile.
     """
     shard = ShardManifest.model_validate(rule.shard)
-    records: dict[Split, list[ShardRecord]] = {split: _sidecars(cache, split, len(counts)) for split, counts in dealt.shards.items()}
+    origin = made_by(cache, rule)
+    records = {split: _sidecars(cache, split, counts, origin) for split, counts in dealt.shards.items()}
     _require_tokens(shard, records)
     teacher = recorded_teacher(cache)
     if teacher is None:
         raise CacheError(f"{cache}: its teacher folder has gone while it was captured; run the same command again")
-    last = "train" if records.get("train") else "validation"
-    made = {
-        split: _split_record(shards, split, shard, dealt.trailing if split == last else {}) for split, shards in records.items() if shards
-    }
+    earlier = find_manifest(cache)
+    if earlier and any(split in earlier.splits and earlier.splits[split].limit > shard.documents.limit for split in records):
+        return earlier  # another command has committed it meanwhile
+    made = {split: _split_record(shards, split, shard, dealt.trailing) for split, shards in records.items() if shards}
     manifest = CacheManifest(
         **rule.model_dump(),
-        fingerprint=fingerprint(rule.identity),
+        fingerprint=origin.fingerprint,
         vocab_size=teacher[1],
         separator_id=separator_id,
         teacher=teacher[0],
         vocabulary=recorded_vocabulary(cache) if needs_vocabulary(rule.codec) else None,
-        splits=dict(sorted((_earlier_splits(cache) | made).items())),
+        splits=dict(sorted((_earlier_splits(earlier, shard) | made).items())),
     )
     data = sealed_bytes(manifest.model_dump())
     if cache.size(MANIFEST) != len(data) or cache.read_bytes(MANIFEST) != data:
@@ -58,14 +59,17 @@ def commit(cache: Store, rule: Rule, dealt: Dealt, separator_id: int) -> CacheMa
     return parse_manifest(data)
 
 
-def _sidecars(cache: Store, split: Split, count: int) -> list[ShardRecord]:
-    records = [read_sidecar(cache, split, index) for index in range(count)]
-    for index, record in enumerate(records):
-        if record is None:
+def _sidecars(cache: Store, split: Split, counts: Sequence[int], origin: MadeBy) -> list[ShardRecord]:
+    records = []
+    for index, documents in enumerate(counts):
+        record = read_sidecar(cache, split, index)
+        if record is None or (record.documents, record.made_by) != (documents, origin):
             raise CacheError(
-                f"{cache}: the record of {shard_name(split, index)} has gone while it was captured; run the same command again"
+                f"{cache}: the record of {shard_name(split, index)} has gone or changed while it was captured, as by another command "
+                "with other settings; run the same command again"
             )
-    return [record for record in records if record]
+        records.append(record)
+    return records
 
 
 def _require_tokens(shard: ShardManifest, records: dict[Split, list[ShardRecord]]) -> None:
@@ -75,15 +79,17 @@ def _require_tokens(shard: ShardManifest, records: dict[Split, list[ShardRecord]
         raise DocumentError(f"documents.files={shard.documents.files}: no document holds any token; check the tokenizer")
 
 
-def _earlier_splits(cache: Store) -> dict[Split, SplitRecord]:
-    """Splits captured by an earlier call stay in the manifest as they are."""
-    try:
-        return dict(read_manifest(cache).splits)
-    except CacheError:
-        return {}
+def _earlier_splits(earlier: CacheManifest | None, shard: ShardManifest) -> dict[Split, SplitRecord]:
+    """Splits captured by an earlier call; a validation set that is full is what it would be under any larger limit."""
+    splits = dict(earlier.splits) if earlier else {}
+    validation, limit = splits.get("validation"), shard.documents.limit
+    if validation and validation.documents == shard.documents.validation.documents and validation.limit < limit:
+        splits["validation"] = validation.model_copy(update={"limit": limit})
+    return splits
 
 
 def _split_record(shards: Sequence[ShardRecord], split: Split, shard: ShardManifest, trailing: dict[str, int]) -> SplitRecord:
+    """`trailing`: skipped after the last document of all, counted with the training split."""
     documents = sum(record.documents for record in shards)
     return SplitRecord(
         limit=shard.documents.limit,
@@ -91,6 +97,6 @@ def _split_record(shards: Sequence[ShardRecord], split: Split, shard: ShardManif
         tokens=sum(record.tokens for record in shards),
         input_tokens=sum(record.input_tokens for record in shards),
         source_exhausted=split == "train" and documents < shard.documents.limit,
-        skipped=merge_counts([*(record.skipped for record in shards), trailing]),
+        skipped=merge_counts([*(record.skipped for record in shards), *([trailing] if split == "train" else [])]),
         shards=list(shards),
     )

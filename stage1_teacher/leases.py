@@ -8,10 +8,12 @@ import json
 import os
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pipeline.contract.errors import PipelineError
+from pipeline.contract.errors import CacheError, PipelineError
 from pipeline.contract.process import is_gone, process_mark
 from pipeline.contract.store import Store
 
@@ -20,7 +22,14 @@ PATIENCE = "PIPELINE_LEASE_SECONDS"
 
 
 def _patience() -> float:
-    return float(os.environ.get(PATIENCE, "60"))
+    chosen = os.environ.get(PATIENCE, "60")
+    try:
+        seconds = float(chosen)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise PipelineError(f"{PATIENCE}={chosen}: is no number of seconds above 0; give one such as 60, the same on every machine")
+    return seconds
 
 
 @dataclass
@@ -29,16 +38,19 @@ class Leases:
 
     cache: Store
     patience: float = field(default_factory=_patience)
+    _worker: str = field(default_factory=lambda: uuid.uuid4().hex)
     _held: set[str] = field(default_factory=set)
     _seen: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     _beat: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def take(self, unit: str) -> bool:
         """Whether the unit is this worker's now."""
-        name = _name(unit)
-        if not self.cache.create(name, self._data()) and not self._take_over(name):
+        if unit in self._held:
+            return True
+        if not self.cache.create(_name(unit), self._data()) and not self._take_over(unit):
             return False
         self._held.add(unit)
         if self._thread is None:
@@ -47,9 +59,11 @@ class Leases:
         return True
 
     def drop(self, unit: str) -> None:
-        """Give the unit free."""
-        self._held.discard(unit)
-        self.cache.remove(_name(unit))
+        """Give the unit free, unless another worker has taken it over meanwhile."""
+        with self._lock:
+            self._held.discard(unit)
+            if self._is_mine(unit):
+                self.cache.remove(_name(unit))
 
     def close(self) -> None:
         """Drop all, and end the thread that keeps them fresh."""
@@ -59,23 +73,22 @@ class Leases:
         for unit in list(self._held):
             self.drop(unit)
 
-    def _take_over(self, name: str) -> bool:
+    def _take_over(self, unit: str) -> bool:
         try:
-            found = self.cache.read_bytes(name)
+            found = self.cache.read_bytes(_name(unit))
         except FileNotFoundError:
-            return self.cache.create(name, self._data())
-        if not self._is_stale(name, found):
+            return self.cache.create(_name(unit), self._data())
+        if not self._is_stale(unit, found):
             return False
-        mine = self._data()
-        self.cache.write_bytes(name, mine)
-        return self.cache.read_bytes(name) == mine
+        self.cache.write_bytes(_name(unit), self._data())
+        return self._is_mine(unit)
 
-    def _is_stale(self, name: str, found: bytes) -> bool:
-        if is_gone(_holder(found)):
+    def _is_stale(self, unit: str, found: bytes) -> bool:
+        if is_gone(_part(found, "holder")):
             return True
-        content, since = self._seen.get(name, (b"", 0.0))
+        content, since = self._seen.get(unit, (b"", 0.0))
         if content != found:
-            self._seen[name] = (found, time.monotonic())
+            self._seen[unit] = (found, time.monotonic())
             return False
         return time.monotonic() - since > self.patience
 
@@ -87,33 +100,61 @@ class Leases:
                     self._refresh(unit)
 
     def _refresh(self, unit: str) -> None:
-        self.cache.write_bytes(_name(unit), self._data())
-        if unit not in self._held:  # dropped meanwhile
-            self.cache.remove(_name(unit))
+        """A lease that is lost, since this process slept too long, stays lost."""
+        with self._lock:
+            if unit in self._held and self._is_mine(unit):
+                self.cache.write_bytes(_name(unit), self._data())
+
+    def _is_mine(self, unit: str) -> bool:
+        try:
+            return _part(self.cache.read_bytes(_name(unit)), "worker") == self._worker
+        except FileNotFoundError:
+            return False
 
     def _data(self) -> bytes:
-        return json.dumps({"holder": process_mark(), "beat": self._beat}).encode()
+        return json.dumps({"holder": process_mark(), "worker": self._worker, "beat": self._beat}).encode()
+
+
+def sweep_leases(cache: Store) -> None:
+    """Remove the leases of processes of this machine that have ended: other machines could not tell."""
+    for name, holder in _holders(cache):
+        if is_gone(holder):
+            cache.remove(name)
 
 
 def living_leases(cache: Store) -> list[str]:
     """Units that some process holds, as far as this machine can tell."""
-    units = []
+    return [name.removeprefix(f"{FOLDER}/").removesuffix(".json") for name, holder in _holders(cache) if not is_gone(holder)]
+
+
+def _holders(cache: Store) -> Iterator[tuple[str, str]]:
+    """Every lease and the mark of the process that wrote it."""
     for name in cache.names(FOLDER):
-        try:
-            data = cache.read_bytes(name)
-        except FileNotFoundError:
-            continue
-        if not is_gone(_holder(data)):
-            units.append(name.removeprefix(f"{FOLDER}/").removesuffix(".json"))
-    return units
+        with suppress(FileNotFoundError):  # its holder has just dropped it
+            yield name, _part(cache.read_bytes(name), "holder")
+
+
+def require_no_worker(cache: Store) -> None:
+    """Keep off a cache that is being written.
+
+    Raises:
+        CacheError: a worker may be at work.
+    """
+    living = living_leases(cache)
+    if living:
+        raise CacheError(
+            f"{cache}: {living[0]} is in the hands of a worker, or of one that was lost on another machine; "
+            "wait for the capture to end, or add --force if none is running"
+        )
 
 
 def _name(unit: str) -> str:
     return f"{FOLDER}/{unit}.json"
 
 
-def _holder(data: bytes) -> str:
+def _part(data: bytes, key: str) -> str:
+    """A part of a lease, "" where it cannot be read."""
     try:
-        return str(json.loads(data)["holder"])
+        return str(json.loads(data)[key])
     except (ValueError, KeyError, TypeError):
         return ""

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError
-from pipeline.contract.fingerprint import Identity, declared_identity, require_same
-from pipeline.contract.logit_cache.index import RULE, Rule, read_manifest, read_rule
+from pipeline.contract.fingerprint import Identity, declared_identity, fingerprint, require_same
+from pipeline.contract.logit_cache.index import RULE, Rule, find_manifest, read_named_sidecar, read_rule
+from pipeline.contract.logit_cache.schema import FORMAT_VERSION
+from pipeline.contract.logit_cache.verify import record_problem
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.sealed import Damaged, write_sealed
 from pipeline.contract.store import Store
@@ -75,22 +77,22 @@ def next_move(shard: ShardManifest) -> str:
 
 
 def recorded_rule(cache: Store) -> Rule | None:
-    """The rule that the folder's shards are made by, from the manifest where its own file is damaged; None in a new folder.
+    """The rule that the folder's shards are made by; None in a new folder, or where neither rule nor manifest can be read.
 
     Raises:
-        CacheError: it is damaged, and no manifest says what the shards hold.
+        CacheError: it is of another format version.
     """
-    try:
-        return read_rule(cache)
-    except Damaged as error:
-        problem = str(error)
-    try:
-        manifest = read_manifest(cache)
-    except CacheError:
-        raise CacheError(
-            f"{cache}/{RULE}: {problem}, and no manifest says what its shards hold; remove {cache} and run the same command again"
-        ) from None
-    return Rule(**{name: getattr(manifest, name) for name in Rule.model_fields})
+    with suppress(Damaged):
+        rule = read_rule(cache)
+        if rule and rule.format_version != FORMAT_VERSION:
+            raise CacheError(
+                f"{cache}/{RULE}: format_version {rule.format_version} is not {FORMAT_VERSION}, the one this version reads; "
+                "use the version of this tool that made it, or a newer one"
+            )
+        if rule:
+            return rule
+    manifest = find_manifest(cache)
+    return Rule(**{name: getattr(manifest, name) for name in Rule.model_fields}) if manifest else None
 
 
 def claim(cache: Store, shard: ShardManifest, overrides: dict[str, Any], identity: Identity, codec: str) -> Rule:
@@ -104,7 +106,18 @@ def claim(cache: Store, shard: ShardManifest, overrides: dict[str, Any], identit
     if earlier is not None:
         require_same(earlier.identity, identity, str(cache), next_move(shard))
         identity = earlier.identity
+    else:
+        _require_no_other_shards(cache, fingerprint(identity), next_move(shard))
     rule = Rule(format_version=identity["format_version"], shard=shard.model_dump(), overrides=overrides, identity=identity, codec=codec)
-    if rule != earlier or cache.size(RULE) is None:
+    if record_problem(cache, RULE, rule.model_dump()):
         write_sealed(cache, RULE, rule.model_dump())
     return rule
+
+
+def _require_no_other_shards(cache: Store, ours: str, move: str) -> None:
+    """Where rule and manifest are lost, the shards themselves say by which rule they are made."""
+    for name in cache.names("shards"):
+        record = read_named_sidecar(cache, name) if name.endswith(".json") else None
+        if record and record.made_by.fingerprint != ours:
+            theirs = record.made_by.fingerprint
+            raise CacheError(f"{cache}: its rule is lost, and {name} was made by another one (fingerprint {theirs}, not {ours}); {move}")

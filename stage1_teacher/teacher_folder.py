@@ -1,10 +1,8 @@
 """`<cache>/teacher/`: embedding, head, final norm, config and tokenizer; the training pool never sees the teacher's weights."""
 
 import json
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,14 +35,14 @@ def publish_teacher_folder(cache: Store, engine: TeacherEngine, tokenizer: Any) 
     from safetensors.torch import save_file
 
     interface = engine.interface()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with cache.scratch(f"{FOLDER}/all") as folder:
+        folder.mkdir()
         save_file(interface.tensors, folder / INTERFACE)
         (folder / "config.json").write_text(json.dumps(interface.config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         tokenizer.save_pretrained(folder)
         records = [FileRecord.of(path, f"{FOLDER}/{path.name}") for path in sorted(folder.iterdir())]
         for record in records:
-            cache.put(folder / Path(record.name).name, record.name)
+            cache.put(folder / record.name.removeprefix(f"{FOLDER}/"), record.name)
     write_sealed(cache, TEACHER, {"vocab_size": engine.vocab_size, "files": [record.model_dump() for record in records]})
     return records
 

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from pipeline.contract.errors import TeacherError
-from pipeline.contract.logit_cache.codec import Codec, make_codec
-from pipeline.contract.logit_cache.index import FreshForward, Rule, ShardRecord, Split, shard_name
+from pipeline.contract.fingerprint import fingerprint
+from pipeline.contract.logit_cache.codec import Codec, make_codec, needs_vocabulary
+from pipeline.contract.logit_cache.index import FreshForward, MadeBy, Rule, ShardRecord, Split, shard_name
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.logit_cache.writer import finished_shard, write_shard
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.process import process_mark
 from pipeline.contract.store import Store
-from stage1_teacher.calibration import CalibrationInputs, ensure_vocabulary, make_vocabulary
+from stage1_teacher.calibration import CalibrationInputs, ensure_vocabulary, make_vocabulary, recorded_vocabulary
 from stage1_teacher.documents.open_source import open_documents
 from stage1_teacher.engines.base import ScoringError, TeacherEngine
 from stage1_teacher.leases import Leases
@@ -58,6 +59,19 @@ class Dealt:
     trailing: dict[str, int]
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A shard without its documents: enough to look for it."""
+
+    split: Split
+    index: int
+    documents: int
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.split, self.index)
+
+
 class Worker:
     """One process's work; the teacher is loaded when the first thing that is not there asks for it."""
 
@@ -67,6 +81,7 @@ class Worker:
         self.files, self.source = find_teacher(shard.teacher), open_documents(shard.documents)
         self.tokenizer = DocumentTokenizer(self.files, shard.documents)
         self.leases = Leases(request.cache)
+        self._made_by: MadeBy
         self._engine: TeacherEngine | None = None
         self._reported: set[str] = set()
 
@@ -80,11 +95,9 @@ class Worker:
         try:
             codec = self.codec()
             while True:
-                dealt, missing, made = self._pass(codec)
-                if not missing:
+                dealt, missing = self._pass(codec)
+                if self._all_come(missing):
                     return dealt
-                if not made:
-                    time.sleep(WAIT_SECONDS)
         finally:
             self.leases.close()
 
@@ -101,32 +114,48 @@ class Worker:
         inputs = CalibrationInputs(self.source, self.tokenizer, vocab_size, self.engine)
         make = partial(make_vocabulary, self.request.shard, self.rule.codec, inputs)
         vocabulary = ensure_vocabulary(self.cache, self.leases, self.rule.codec, make)
+        self._made_by = made_by(self.cache, self.rule)
         return make_codec(self.rule.codec, self.request.shard.targets, vocabulary)
 
-    def _pass(self, codec: Codec) -> tuple[Dealt, int, int]:
-        """Go through all shards once: how documents are dealt, how many shards are still missing, how many were made here."""
-        shard, missing, made = self.request.shard, 0, 0
+    def _pass(self, codec: Codec) -> tuple[Dealt, list[_Place]]:
+        """Go through all shards once and make what is free: how documents are dealt, and what is in the hands of other workers."""
+        shard, missing = self.request.shard, []
         plan = ShardPlan(self.source, shard.documents, shard.cache.documents_per_shard, self.request.splits)
         dealt: dict[Split, list[int]] = {split: [] for split in self.request.splits}
         for unit in plan:
             dealt[unit.split].append(len(unit.texts))
-            done = self._finished(unit)
-            if done:
-                self._report(done, True, 0.0)
-            elif self.leases.take(shard_name(unit.split, unit.index)):
-                made += self._make(unit, codec)
+            place = _Place(unit.split, unit.index, len(unit.texts))
+            if self._is_there(place):
+                continue
+            if self.leases.take(place.name):
+                self._make(unit, codec)
             else:
-                missing += 1
-        return Dealt(dealt, dict(sorted(plan.trailing.items()))), missing, made
+                missing.append(place)
+        return Dealt(dealt, dict(sorted(plan.trailing.items()))), missing
 
-    def _finished(self, unit: ShardUnit) -> ShardRecord | None:
-        return finished_shard(self.cache, unit.split, unit.index, len(unit.texts))
+    def _all_come(self, missing: list[_Place]) -> bool:
+        """Wait for shards in other hands; whether all have come. One that its holder has left is held now, to be made.
 
-    def _make(self, unit: ShardUnit, codec: Codec) -> int:
-        """Make a shard that this worker holds, unless another has just finished it; returns how many were made."""
+        Only the records are looked at: to read all documents again, just to wait, would be long.
+        """
+        while missing := [place for place in missing if not self._is_there(place)]:
+            if any(self.leases.take(place.name) for place in missing):
+                return False
+            time.sleep(WAIT_SECONDS)
+        return True
+
+    def _is_there(self, place: _Place) -> bool:
+        """Whether the shard is done, by whomever; it is reported then."""
+        done = finished_shard(self.cache, place.split, place.index, place.documents, self._made_by)
+        if done:
+            self._report(done, True, 0.0)
+        return done is not None
+
+    def _make(self, unit: ShardUnit, codec: Codec) -> None:
+        """Make a shard that this worker holds, unless another has just finished it."""
         try:
-            if self._finished(unit):
-                return 0
+            if self._is_there(_Place(unit.split, unit.index, len(unit.texts))):
+                return
             _ = self.engine()  # loading is not part of the shard's time
             started = time.monotonic()
             record = self._score(unit, codec)
@@ -136,7 +165,6 @@ class Worker:
         finally:
             self.leases.drop(shard_name(unit.split, unit.index))
         self._report(record, False, seconds)
-        return 1
 
     def _score(self, unit: ShardUnit, codec: Codec) -> ShardRecord:
         layout = self.request.shard.cache
@@ -150,6 +178,7 @@ class Worker:
             unit.split,
             unit.index,
             documents,
+            made_by=self._made_by,
             first_document=unit.index * layout.documents_per_shard,
             tokens_per_batch=layout.tokens_per_batch,
             skipped=dict(sorted(unit.skipped.items())),
@@ -160,6 +189,12 @@ class Worker:
         if record.name not in self._reported:
             self._reported.add(record.name)
             self.request.on_shard(record, reused, seconds)
+
+
+def made_by(cache: Store, rule: Rule) -> MadeBy:
+    """What shards of this rule are made by, once the cache has its vocabulary."""
+    vocabulary = recorded_vocabulary(cache) if needs_vocabulary(rule.codec) else None
+    return MadeBy(fingerprint=fingerprint(rule.identity), vocabulary=vocabulary and vocabulary.xxh3_128)
 
 
 def fresh_forward(engine: TeacherEngine, documents: Sequence[CachedDocument]) -> FreshForward:

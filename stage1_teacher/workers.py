@@ -1,6 +1,10 @@
 """Several workers on this machine: processes that share a cache's folder or bucket and nothing else."""
 
 import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,25 +20,38 @@ def run_workers(request: CaptureRequest, rule: Rule) -> Dealt:
     """Start `request.workers` processes and wait; what a killed one had in hand is taken over by the others.
 
     Raises:
-        PipelineError: the first that a worker raised, or that all of them were killed.
+        PipelineError: the first that a worker raised, or that all of them ended before the work did.
     """
-    started = [_start(request, rule, number) for number in range(request.workers)]
+    started: dict[Connection, BaseProcess] = {}
     try:
-        return _listen(request, dict(started))
+        for number in range(request.workers):
+            started |= _start(request, rule, number)
+        return _listen(request, started)
     finally:
-        for _, process in started:
+        for process in started.values():
             process.terminate()
-        for _, process in started:
+        for process in started.values():
             process.join()
 
 
-def _start(request: CaptureRequest, rule: Rule, number: int) -> tuple[Connection, BaseProcess]:
+def _start(request: CaptureRequest, rule: Rule, number: int) -> dict[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, replace(request, on_shard=_nobody), rule, number), daemon=True)
-    process.start()
+    with _deaf_to_control_c():
+        process.start()
     theirs.close()
-    return ours, process
+    return {ours: process}
+
+
+@contextmanager
+def _deaf_to_control_c() -> Iterator[None]:
+    """What is started meanwhile never hears Ctrl-C: the terminal sends it to all, and the command ends its workers itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listen(request: CaptureRequest, working: dict[Connection, BaseProcess]) -> Dealt:
@@ -49,6 +66,7 @@ def _listen(request: CaptureRequest, working: dict[Connection, BaseProcess]) -> 
                 message = end.recv()
             except (EOFError, OSError):
                 open_ends.discard(end)
+                working[end].join()  # asked after, or its leases would look held
                 continue
             if isinstance(message, BaseException):
                 raise message
@@ -63,12 +81,13 @@ def _listen(request: CaptureRequest, working: dict[Connection, BaseProcess]) -> 
         request.on_shard(there[name], True, 0.0)
     if dealt is None:
         codes = ", ".join(str(process.exitcode) for process in working.values())
-        raise PipelineError(f"--workers {request.workers}: every worker was killed (exit codes {codes}); run the same command again")
+        raise PipelineError(f"--workers {request.workers}: all ended before their work (exit codes {codes}); run the same command again")
     return dealt
 
 
 def _work(end: Connection, request: CaptureRequest, rule: Rule, number: int) -> None:
     """A worker's process: reports shards, then how documents were dealt, or what went wrong."""
+    signal.signal(signal.SIGTERM, _stop)
     end_with_parent()
     prepare_cpu_process()
     _choose_device(number)
@@ -76,10 +95,19 @@ def _work(end: Connection, request: CaptureRequest, rule: Rule, number: int) -> 
     def report(record: ShardRecord, reused: bool, seconds: float) -> None:
         end.send((record, reused, seconds))
 
-    try:
-        end.send(Worker(replace(request, on_shard=report), rule).run())
-    except (PipelineError, KeyboardInterrupt) as error:
-        end.send(error if isinstance(error, PipelineError) else PipelineError("interrupted"))
+    with suppress(KeyboardInterrupt, BrokenPipeError):  # told to end, or nobody is left to tell
+        if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
+            return  # it died before it could be asked for its end
+        try:
+            end.send(Worker(replace(request, on_shard=report), rule).run())
+        except PipelineError as error:
+            end.send(error)
+
+
+def _stop(number: int, frame: Any) -> None:
+    """The first SIGTERM drops the shard in hand; a dying parent may send more, which would interrupt that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _choose_device(number: int) -> None:

@@ -5,13 +5,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from pipeline.commands.cache_audit import audit
 from pipeline.commands.cache_upkeep import gc, repair
-from pipeline.commands.options import JsonOption, RootOption, ShardOption, out, print_json
+from pipeline.commands.options import JsonOption, RootOption, ShardOption, log, out, print_json
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.shard_choice import CapturedShard, cache_of, captured_shard
 
 app = typer.Typer(no_args_is_help=True, help="Look at a cache, prove it, mend it.")
+app.command("audit", epilog="Example: pipeline cache audit --shard installed-docs")(audit)
 app.command("repair", epilog="Example: pipeline cache repair --shard installed-docs")(repair)
 app.command("gc", epilog="Example: pipeline cache gc --shard installed-docs --dry-run")(gc)
 
@@ -27,7 +29,12 @@ def ls(root: RootOption = None, as_json: JsonOption = False) -> None:
     folders = [
         caches / name.removesuffix(f"/{MANIFEST}") for name in caches.names() if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")
     ]
-    rows = [(folder, read_manifest(folder)) for folder in folders]
+    rows = []
+    for folder in folders:
+        try:
+            rows.append((folder, read_manifest(folder)))
+        except CacheError as error:
+            log.print(f"not listed: {error}")
     if as_json:
         listed = [{"shard": f.name, "fingerprint": m.fingerprint, "tokens": sum(s.tokens for s in m.splits.values())} for f, m in rows]
         print_json({"caches": listed})

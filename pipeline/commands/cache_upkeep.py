@@ -9,13 +9,18 @@ from pipeline.contract.layout import ArtifactRoot
 from pipeline.shard_choice import cache_of
 
 
-def repair(shard: ShardOption, root: RootOption = None, as_json: JsonOption = False) -> None:
+def repair(
+    shard: ShardOption,
+    force: Annotated[bool, typer.Option("--force", help="Although leases say that a worker may be writing.")] = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Make every file what it was: records from each other, payloads from the teacher, exactly those that are lost."""
     from stage1_teacher.repair import repair as repair_cache
 
     cache = cache_of(shard, ArtifactRoot.resolve(root))
     with only_results_on_stdout():
-        done = repair_cache(cache, lambda record, reused, seconds: None if reused else log.print(f"{record.name}: done again"))
+        done = repair_cache(cache, lambda record, reused, seconds: None if reused else log.print(f"{record.name}: done again"), force=force)
     found = [{"file": bad.file, "reason": bad.reason} for bad in done.found]
     if as_json:
         print_json({"ok": True, "mended": found, "remade": done.remade})
@@ -34,7 +39,7 @@ def gc(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove payloads that the manifest does not name, old leases, and halves that killed writers left."""
+    """Remove payloads that no record names, old leases, and halves that killed writers left."""
     from stage1_teacher.collect_garbage import collect_garbage
 
     cache = cache_of(shard, ArtifactRoot.resolve(root))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.process import is_gone, process_mark
+from pipeline.contract.process import is_alive, is_gone, process_mark
 
 TEMPORARY_PREFIX = ".tmp-"
 LOCK = ".lock"
@@ -131,8 +131,18 @@ def remove(path: Path) -> None:
 def sweep_temporaries(folder: Path) -> None:
     """Remove what killed writers of this machine left in `folder`; what living ones are writing, and other machines', stays."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        if is_gone(leftover.name.removeprefix(TEMPORARY_PREFIX).partition("_")[0]):
+        if is_gone(_writer(leftover)):
             remove(leftover)
+
+
+def writer_lives(temporary: Path) -> bool:
+    """Whether a living process of this machine is writing this temporary file."""
+    return is_alive(_writer(temporary))
+
+
+def _writer(temporary: Path) -> str:
+    """The mark in the name of a temporary file; "" in a name of another form."""
+    return temporary.name.removeprefix(TEMPORARY_PREFIX).partition("_")[0]
 
 
 def _temporary_name(name: str) -> str:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
@@ -44,15 +46,32 @@ def is_gone(mark: str) -> bool:
     return machine == _machine() and number.isdigit() and _started(int(number)) != started
 
 
+def is_alive(mark: str) -> bool:
+    """Whether a `process_mark` is of a living process of this machine. Of other machines nothing is known: False."""
+    return mark.partition("-")[0] == _machine() and not is_gone(mark)
+
+
+@cache
 def _machine() -> str:
-    return hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
+    """The space in which a process has its number: host names are not unique, and containers number their own processes.
+
+    After a restart it is another machine's: then a lease is waited for and a half is left to `gc`, as is safe.
+    """
+    parts = [socket.gethostname().encode()]
+    with suppress(OSError):  # where there is no /proc
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_bytes(), os.readlink("/proc/self/ns/pid").encode()]
+    return hashlib.blake2s(b" ".join(parts), digest_size=8).hexdigest()
 
 
 def _started(number: int) -> str:
-    """When a process started, in clock ticks since boot, "" when there is none; a number may be used again, a start not."""
+    """When a process started, in clock ticks since boot, "" when there is none; a number may be used again, a start not.
+
+    A process that has ended and that its parent has not asked after yet is none.
+    """
     stat = Path(f"/proc/{number}/stat")
     try:
-        return stat.read_text().rpartition(")")[2].split()[19]
+        fields = stat.read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     except OSError:
         return "" if stat.parent.parent.joinpath("self").exists() or not _is_alive(number) else "alive"
 

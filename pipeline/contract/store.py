@@ -109,14 +109,15 @@ class Store(ABC):
         """A local path to build the file at before `put`; what is still there at the end is removed."""
 
     @abstractmethod
-    def fetch(self, name: str, bytes: int) -> Path:
+    def fetch(self, name: str, bytes: int, digest: str | None = None) -> Path:
         """A readable local file of it: itself, or a staged copy. `name` must carry a hash of the content, for copies are kept.
 
         Open it soon: another process may need its room, and a file that is open stays readable.
+        A copy whose xxh3-128 is not `digest` is not kept: damage behind a URL must not outlive its repair here.
 
         Raises:
             FileNotFoundError: it is not there.
-            PipelineError: it is not of `bytes` bytes, or there is no room to stage it.
+            PipelineError: it is not of `bytes` bytes, a copy is not of `digest`, or there is no room to stage it.
         """
 
 
@@ -183,7 +184,7 @@ class LocalStore(Store):
     def scratch(self, name: str) -> AbstractContextManager[Path]:
         return temporary_path(self.folder / name)
 
-    def fetch(self, name: str, bytes: int) -> Path:
+    def fetch(self, name: str, bytes: int, digest: str | None = None) -> Path:
         path = self._file(name)
         found = path.stat().st_size
         if found != bytes:

@@ -33,10 +33,13 @@ class ScoringError(TeacherError):
 
 
 class TeacherEngine(Protocol):
-    """Scores token sequences; a new engine implements these three and nothing else of stage one changes."""
+    """Scores token sequences; a new engine implements these and nothing else of stage one changes."""
 
     vocab_size: int
     """Rows of the output head: every id the teacher can give mass to."""
+
+    device_name: str
+    """What it runs on: "cpu", or a GPU's name."""
 
     def score(self, documents: Sequence[np.ndarray], targets: Targets | None = None) -> list[CachedDocument]:
         """Score whole documents ([T] token ids each), results in the order given; `targets` other than the shard's on request.
@@ -46,6 +49,10 @@ class TeacherEngine(Protocol):
         Raises:
             ScoringError: on a non-finite value or an id outside the vocabulary.
         """
+        ...
+
+    def score_many(self, documents: Sequence[np.ndarray], targets: Sequence[Targets]) -> list[list[CachedDocument]]:
+        """The same for several targets at the cost of one pass of the teacher: what `score` gives for each of them, in their order."""
         ...
 
     def interface(self) -> TeacherInterface: ...

@@ -32,6 +32,7 @@ class TransformersEngine:
         if self.device.type == "cpu":
             prepare_cpu_process()
             torch.set_num_threads(shard.cache.threads)  # sums over threads: the same number gives the same bytes
+        self.device_name = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
         self.model = _load(files, getattr(torch, shard.teacher.dtype)).to(self.device).eval()
         self.head = self.model.get_output_embeddings().weight.detach().to(torch.float32)  # [V, D]
         self.vocab_size = self.head.shape[0]
@@ -50,19 +51,21 @@ class TransformersEngine:
         return TeacherInterface({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, config)
 
     def score(self, documents: Sequence[np.ndarray], targets: Targets | None = None) -> list[CachedDocument]:
-        """See `TeacherEngine.score`.
+        """See `TeacherEngine.score`."""
+        return self.score_many(documents, [targets or self.targets])[0]
+
+    def score_many(self, documents: Sequence[np.ndarray], targets: Sequence[Targets]) -> list[list[CachedDocument]]:
+        """See `TeacherEngine.score_many`.
 
         Documents of like length share a forward; padding is on the right, where causal attention never looks.
         """
         self._check_ids(documents)
-        scored: dict[int, CachedDocument] = {}
+        scored: list[dict[int, CachedDocument]] = [{} for _ in targets]
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
-            scored_batch = self._score_batch([documents[position] for position in members], targets or self.targets)
-            for position, document in zip(members, scored_batch, strict=True):
-                if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
-                    raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
-                scored[position] = document
-        return [scored[position] for position in range(len(documents))]
+            batch = self._score_batch([documents[position] for position in members], targets)
+            for found, rows in zip(scored, batch, strict=True):
+                found |= {position: _finite(position, document) for position, document in zip(members, rows, strict=True)}
+        return [[found[position] for position in range(len(documents))] for found in scored]
 
     def _check_ids(self, documents: Sequence[np.ndarray]) -> None:
         for position, ids in enumerate(documents):
@@ -74,7 +77,7 @@ class TransformersEngine:
                 )
 
     @torch.inference_mode()
-    def _score_batch(self, documents: list[np.ndarray], targets: Targets) -> Iterator[CachedDocument]:
+    def _score_batch(self, documents: list[np.ndarray], targets: Sequence[Targets]) -> list[Iterator[CachedDocument]]:
         lengths = [len(ids) for ids in documents]
         padded = torch.zeros(len(documents), max(lengths), dtype=torch.int64)  # [B, T]
         for row, ids in enumerate(documents):
@@ -83,15 +86,25 @@ class TransformersEngine:
         has_label = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None] - 1  # [B, T]
         draws = torch.from_numpy(np.concatenate([row_draws(ids) for ids in documents])).to(self.device)
         rows = self._rows(hidden[has_label.to(self.device)], padded.roll(-1, 1)[has_label].to(self.device), draws, targets)
-        return rows.documents(documents)
+        return [each.documents(documents) for each in rows]
 
-    def _rows(self, hidden: Tensor, labels: Tensor, draws: Tensor, targets: Targets) -> ScoredRows:
-        """Kept entries of R rows, from hidden states [R, D], a chunk of rows at a time."""
-        rows = ScoredRows(targets)
+    def _rows(self, hidden: Tensor, labels: Tensor, draws: Tensor, targets: Sequence[Targets]) -> list[ScoredRows]:
+        """Kept entries of R rows for each of the targets, from hidden states [R, D], a chunk of rows at a time."""
+        rows = [ScoredRows(each) for each in targets]
         for start in range(0, len(hidden), self.rows_per_chunk):
             chunk = slice(start, start + self.rows_per_chunk)
-            rows.add(keep(hidden[chunk].float() @ self.head.T, labels[chunk], targets, draws[chunk]))
+            logits = hidden[chunk].float() @ self.head.T
+            for place, (each, scored) in enumerate(zip(targets, rows, strict=True), start=1):
+                own = logits if place == len(targets) else logits.clone()  # they are overwritten
+                scored.add(keep(own, labels[chunk], each, draws[chunk]))
         return rows
+
+
+def _finite(position: int, document: CachedDocument) -> CachedDocument:
+    """The document, refused if a value of it is no number."""
+    if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
+        raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
+    return document
 
 
 def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.atomic_io import TEMPORARY_PREFIX, atomic_path, remove, sweep_temporaries, write_json, write_text
+from pipeline.contract.atomic_io import TEMPORARY_PREFIX, atomic_path, remove, sweep_temporaries, write_json, write_text, writer_lives
 from pipeline.contract.errors import PipelineError
+from pipeline.contract.process import is_alive, is_gone, process_mark
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,8 +36,12 @@ sys.dont_write_bytecode = True
 import numpy as np
 from pathlib import Path
 from pipeline.contract.errors import PipelineError
+from pipeline.contract.logit_cache.codec import make_codec
+from pipeline.contract.logit_cache.index import MadeBy
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.logit_cache.writer import write_shard
+from pipeline.contract.manifest.shard import Targets
+from pipeline.contract.store import LocalStore
 noise = np.random.default_rng(0)
 n = 100_000
 document = CachedDocument(
@@ -45,7 +50,9 @@ document = CachedDocument(
 )
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    write_shard(Path(sys.argv[1]), "train", 0, [document], first_document=0, tokens_per_batch=10, skipped={})
+    made_by = MadeBy(fingerprint="", vocabulary=None)
+    options = {"made_by": made_by, "first_document": 0, "tokens_per_batch": 10, "skipped": {}}
+    write_shard(LocalStore(Path(sys.argv[1])), make_codec("plain", Targets(), None), "train", 0, [document], **options)
 except PipelineError as error:
     print(error)
     sys.exit(2)
@@ -170,13 +177,40 @@ def test_kill_9_leaves_only_a_temporary_that_a_sweep_removes(tmp_path):
     assert (tmp_path / "file").read_text() == "older"
 
 
-def test_a_sweep_removes_folders_too_and_nothing_else(tmp_path):
-    (tmp_path / f"{TEMPORARY_PREFIX}1-teacher" / "deep").mkdir(parents=True)
-    (tmp_path / f"{TEMPORARY_PREFIX}2-file").write_text("half")
-    (tmp_path / ".hidden").write_text("a user's")
+@pytest.fixture(scope="module")
+def dead():
+    """The mark of a process of this machine that has ended."""
+    return python("from pipeline.contract.process import process_mark; print(process_mark(), end='')").stdout
+
+
+def test_a_sweep_removes_folders_of_the_dead_too_and_nothing_else(tmp_path, dead):
+    (tmp_path / f"{TEMPORARY_PREFIX}{dead}_1-teacher" / "deep").mkdir(parents=True)
+    (tmp_path / f"{TEMPORARY_PREFIX}{dead}_2-file").write_text("half")
+    spared = [f"{TEMPORARY_PREFIX}{mark}_3-file" for mark in (process_mark(), "0123456789abcdef-1-1", "no mark", "")] + [".hidden"]
+    for name in spared:
+        (tmp_path / name).write_text("a living writer's, another machine's, a user's")
     sweep_temporaries(tmp_path)
     sweep_temporaries(tmp_path / "not there")
-    assert names(tmp_path) == [".hidden"]
+    assert names(tmp_path) == sorted(spared)
+    assert [name for name in spared if writer_lives(tmp_path / name)] == spared[:1]
+
+
+def test_a_process_that_nobody_has_asked_after_is_gone(dead):
+    assert is_gone(dead) and not is_alive(dead)
+    with subprocess.Popen(["true"]) as child:
+        mark = process_mark().replace(str(os.getpid()), str(child.pid)).rpartition("-")[0]
+        started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        assert is_gone(f"{mark}-{started}")
+
+
+def test_a_number_used_again_is_another_process():
+    machine, number, started = process_mark().split("-")
+    assert is_alive(process_mark()) and not is_gone(process_mark())
+    assert is_gone(f"{machine}-{number}-{int(started) - 1}")
+    for unknown in (f"0{machine[1:]}x-{number}-{started}", "", "-", "a-b-c", f"{machine}-x-y"):
+        assert not is_gone(unknown), unknown
 
 
 def test_remove_unlinks_a_link_and_spares_its_target(tmp_path):

@@ -22,15 +22,30 @@ FIELDS = {
     "documents.packages": {"numpy": "2"},
     "documents.column": "body",
     "documents.undecodable": "skip",
+    "documents.duplicates": "drop",
     "documents.max_length": 100,
     "documents.separator": "</s>",
     "documents.validation.documents": 3,
     "documents.validation.every": 5,
+    "targets.mode": "threshold",
     "targets.k": 8,
+    "targets.temperatures": [1.0, 2.0],
+    "targets.entropy": True,
     "engine": "vllm",
     "cache.documents_per_shard": 16,
 }
-NOT_THE_RULE = {"name": "other", "about": "words", "documents.limit": 9_600_000, "student": {"steps": 3}, "cache.rows_per_chunk": 7}
+NOT_THE_RULE = {
+    "name": "other",
+    "about": "words",
+    "documents.limit": 9_600_000,
+    "student": {"steps": 3},
+    "cache.rows_per_chunk": 7,
+    "cache.tokens_per_batch": 77,
+    "cache.threads": 1,
+    "cache.vocabulary_tokens": 5,
+    "cache.calibration_rows": 5,
+    "targets.c": 1 / 64,  # of topk
+}
 NAMES = {"teacher.model", "teacher.revision", "documents.files", "documents.packages"}
 
 
@@ -44,6 +59,7 @@ def test_each_declared_field_changes_the_fingerprint(field):
     assert changed[field] == FIELDS[field]
     assert fingerprint(changed) != fingerprint(declared())
     assert first_difference(declared(), changed) == (field, declared()[field], FIELDS[field])
+    assert first_difference(changed, declared()) == (field, FIELDS[field], declared()[field])
 
 
 @pytest.mark.parametrize("field", NOT_THE_RULE)
@@ -52,8 +68,7 @@ def test_what_is_not_the_rule_leaves_the_fingerprint(field):
 
 
 def test_no_field_is_forgotten_here():
-    not_settable = {"format_version", "documents.duplicates", "targets.mode", "targets.temperatures"}
-    assert set(declared()) == set(FIELDS) | not_settable
+    assert set(declared()) == set(FIELDS) | {"format_version"}
     assert not any("worker" in key or "limit" in key or "executor" in key for key in declared())
 
 
@@ -97,6 +112,25 @@ def test_a_long_value_is_told_by_its_hash():
         require_same(theirs, ours, "caches/tiny", "make another")
     assert len(str(caught.value)) < 500
     assert str(caught.value).count("(hash ") == 2
+
+
+@pytest.mark.parametrize(("mode", "heeded"), [("topk", {"k"}), ("threshold", {"k", "c"}), ("sampled", {"c"})])
+def test_a_mode_counts_what_it_heeds(mode, heeded):
+    kept = {key.removeprefix("targets.") for key in declared(**{"targets.mode": mode}) if key.startswith("targets.")}
+    assert kept == heeded | {"mode", "temperatures", "entropy"}
+
+
+def test_temperatures_are_a_set_with_one():
+    assert declared(**{"targets.temperatures": [2.0]}) == declared(**{"targets.temperatures": [2.0, 1.0]})
+
+
+def test_a_codec_counts_where_it_is_chosen():
+    """auto is decided by the first capture, which writes down what it chose."""
+    assert "cache.codec" not in declared()
+    assert declared(**{"cache.codec": "ranks"})["cache.codec"] == "ranks"
+    captured = declared() | {"cache.codec": "ranks"}
+    assert first_difference(captured, declared()) is None
+    assert first_difference(captured, declared(**{"cache.codec": "clusters"})) == ("cache.codec", "ranks", "clusters")
 
 
 def test_equal_rules_pass():

@@ -11,6 +11,7 @@ from tiny_teacher import text, write_parquet
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.manifest.overrides import merge
 from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.store import Store, open_store
 from stage1_teacher.capture import CaptureRequest, CaptureResult, capture
 
 MAX_LENGTH = 24
@@ -20,25 +21,31 @@ TEXTS = [None if count is None else text(count, start) if count else " \n\t" for
 SECTIONS: dict[str, Any] = {
     "documents": {"source": "parquet", "limit": 14, "validation": {"documents": 3, "every": 4}, "max_length": MAX_LENGTH},
     "targets": {"k": 8},
-    "cache": {"documents_per_shard": 4, "tokens_per_batch": 64, "rows_per_chunk": 16},
+    "cache": {"documents_per_shard": 4, "tokens_per_batch": 64, "rows_per_chunk": 16, "threads": 1},
 }
+NOT_COVERED = ("logs/", "leases/")
+"""Folders whose files differ from run to run."""
 
 
-def settings(model: Path, files: Path, **sections: Any) -> dict[str, Any]:
+def settings(model: Path, files: Path | str, **sections: Any) -> dict[str, Any]:
     here = {"name": "tiny", "teacher": {"model": str(model)}, "documents": {"files": [str(files)]}}
     return merge(SECTIONS, here, sections)
 
 
-def shard(model: Path, files: Path, **sections: Any) -> ShardManifest:
+def shard(model: Path, files: Path | str, **sections: Any) -> ShardManifest:
     return ShardManifest.model_validate(settings(model, files, **sections))
 
 
-def take(manifest: ShardManifest, cache: Path, *, split: str = "all") -> CaptureResult:
+def take(manifest: ShardManifest, cache: Path | Store, *, split: str = "all", **options: Any) -> CaptureResult:
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]
-    return capture(CaptureRequest(manifest, cache, splits))
+    return capture(CaptureRequest(manifest, as_store(cache), splits, **options))
 
 
-def write_shard_yaml(folder: Path, model: Path, files: Path, **sections: Any) -> Path:
+def as_store(cache: Path | Store) -> Store:
+    return cache if isinstance(cache, Store) else open_store(cache)
+
+
+def write_shard_yaml(folder: Path, model: Path, files: Path | str, **sections: Any) -> Path:
     """A shard manifest file, to name on a command line."""
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(settings(model, files, **sections)), encoding="utf-8")
@@ -49,13 +56,15 @@ def parquet(folder: Path, texts: list[str | None] = TEXTS, name: str = "document
     return write_parquet(folder / name, texts)
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file that has to be byte-identical, by relative path: all but the logs."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(".log.json"))
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+def tree(cache: Path | Store, under: str = "") -> dict[str, bytes]:
+    """Every file that has to be byte-identical, by its name in the cache: all but logs and leases. Halves show as files."""
+    store = as_store(cache)
+    names = [name for name in store.names(under) if not name.startswith(NOT_COVERED)]
+    halves = [path for path in store.path.rglob(".tmp-*") if path.is_file()] if store.is_local else []
+    return {name: store.read_bytes(name) for name in names} | {path.name: path.read_bytes() for path in halves}
 
 
-def everything(cache: Path) -> list[Any]:
+def everything(cache: Path | Store) -> list[Any]:
     """Every document of both splits, training first."""
     splits = [LogitCache.open(cache, split) for split in ("train", "validation")]
     return [split[index] for split in splits for index in range(len(split))]

@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 import torch
 from captures import reference, shard
+from reference_rows import keep_sampled, rows_of
 from safetensors.torch import load_file, save_file
 from tiny_teacher import QWEN3_SEPARATOR, QWEN3_VOCAB, write_teacher
 
 from pipeline.contract.errors import TeacherError
+from pipeline.contract.logit_cache.draws import row_draws
+from pipeline.contract.manifest.shard import Targets
+from stage1_teacher.engines.base import ScoringError
 from stage1_teacher.engines.transformers_engine import TransformersEngine, batches_by_length
 from stage1_teacher.teacher_files import TeacherFiles
 
 FAMILIES = {"qwen3": {}, "qwen3-tied": {"tied": True}, "qwen2": {}, "llama": {}, "llama-tied": {"tied": True}}
 LENGTHS = [7, 1, 24, 2, 24, 13, 1, 5]
+MODES = {"topk": {"k": 8}, "threshold": {"mode": "threshold", "c": 0.02}, "sampled": {"mode": "sampled", "c": "1/16"}}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,55 @@ def test_rows_are_a_plain_forwards(teachers, name):
         rest = logprobs.copy()
         np.put_along_axis(rest, best, -np.inf, 1)
         np.testing.assert_allclose(document.tail_logprob, np.logaddexp.reduce(rest, axis=1), atol=1e-4)
+        np.testing.assert_allclose(document.entropy, -(np.exp(logprobs) * logprobs).sum(1), atol=1e-4)
+        assert document.drawn is None and document.other_tails == {} and document.tail_square is None
+
+
+def test_tails_at_other_temperatures_are_over_the_whole_vocabulary(teachers):
+    """Never of logprobs that were cut off first (field case 19)."""
+    ids = documents()
+    scored = engine(teachers("qwen3"), targets={"temperatures": [1.0, 4.0, 0.5]}).score(ids)
+    for document, logprobs in zip(scored, reference(teachers("qwen3"), ids), strict=True):
+        assert list(document.other_tails) == [0.5, 4.0]
+        for tau, tails in document.other_tails.items():
+            rest = logprobs / tau - np.logaddexp.reduce(logprobs / tau, axis=1, keepdims=True)
+            np.put_along_axis(rest, document.ids.reshape(-1, 8).astype(np.int64), -np.inf, 1)
+            np.testing.assert_allclose(tails, np.logaddexp.reduce(rest, axis=1), atol=2e-4)
+
+
+def test_a_threshold_keeps_what_is_above_it(teachers):
+    ids = documents()
+    scored = engine(teachers("qwen3"), targets={"mode": "threshold", "c": 0.02, "k": 8}).score(ids)
+    for document, logprobs in zip(scored, reference(teachers("qwen3"), ids), strict=True):
+        assert document.counts.tolist() == (np.exp(logprobs) >= 0.02).sum(1).clip(max=8).tolist()
+        for t, kept in enumerate(rows_of(document, document.ids)):
+            assert kept.tolist() == np.argsort(-logprobs[t])[: len(kept)].tolist()
+
+
+def test_a_sample_is_drawn_from_a_plain_forwards_rows_by_the_documents_own_draws(teachers):
+    ids = documents()
+    scored = engine(teachers("qwen3"), targets={"mode": "sampled", "c": "1/16"}).score(ids)
+    for tokens, document, logprobs in zip(ids, scored, reference(teachers("qwen3"), ids), strict=True):
+        assert len(document.drawn) == len(document.tail_square) == len(document.entropy) == document.tokens
+        for t, kept in enumerate(rows_of(document, document.ids)):
+            certain, drawn = keep_sampled(np.exp(logprobs[t]), 1 / 16, int(row_draws(tokens)[t]))
+            assert kept.tolist() == [*certain.tolist(), *drawn.tolist()]
+            assert document.drawn[t] == len(drawn)
+        np.testing.assert_allclose(np.exp(document.tail_logprob), 1 - certain_mass(document), atol=1e-5)
+
+
+def certain_mass(document) -> np.ndarray:
+    parts = zip(rows_of(document, document.logprobs), document.drawn)
+    return np.array([np.exp(logprobs[: len(logprobs) - int(drawn)].astype(float)).sum() for logprobs, drawn in parts])
+
+
+def test_several_targets_of_one_pass_are_what_each_gives_alone(teachers):
+    ids, scorer = documents(), engine(teachers("qwen3"))
+    wanted = [Targets.model_validate({"k": 8} | targets) for targets in MODES.values()]
+    for targets, together in zip(wanted, scorer.score_many(ids, wanted), strict=True):
+        for one, other in zip(scorer.score(ids, targets), together, strict=True):
+            for name in ("token_ids", "counts", "ids", "logprobs", "tail_logprob", "label_logprob", "entropy"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_a_row_is_not_the_distribution_over_its_own_token(teachers):
@@ -72,29 +126,36 @@ def test_qwen3_ids_need_18_bits(tmp_path):
     assert document.label_logprob[-1] == pytest.approx(logprobs[-1, QWEN3_SEPARATOR], abs=1e-4)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("cut", [{"tokens_per_batch": 1}, {"tokens_per_batch": 48}, {"rows_per_chunk": 1}, {"rows_per_chunk": 7}])
-def test_batches_and_chunks_do_not_change_the_rows(teachers, cut):
+def test_batches_and_chunks_do_not_change_the_rows(teachers, cut, mode):
     ids = documents()
-    whole = engine(teachers("qwen3"), cache={"tokens_per_batch": 10_000, "rows_per_chunk": 10_000}).score(ids)
-    for tokens, one, other in zip(ids, whole, engine(teachers("qwen3"), cache=cut).score(ids), strict=True):
+    whole = engine(teachers("qwen3"), cache={"tokens_per_batch": 10_000, "rows_per_chunk": 10_000}, targets=MODES[mode]).score(ids)
+    for tokens, one, other in zip(ids, whole, engine(teachers("qwen3"), cache=cut, targets=MODES[mode]).score(ids), strict=True):
         np.testing.assert_array_equal(other.token_ids, tokens)
+        np.testing.assert_array_equal(one.counts, other.counts)
         np.testing.assert_array_equal(one.ids, other.ids)
-        for name in ("logprobs", "tail_logprob", "label_logprob"):
+        for name in ("logprobs", "tail_logprob", "label_logprob", "entropy"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
 
 
-def test_results_are_in_the_order_given(teachers):
+@pytest.mark.parametrize("mode", MODES)
+def test_results_are_in_the_order_given_and_do_not_depend_on_it(teachers, mode):
     ids = documents([3, 20, 1, 9, 20, 2])
-    scorer = engine(teachers("qwen3"))
+    scorer = engine(teachers("qwen3"), targets=MODES[mode])
     forward, backward = scorer.score(ids), scorer.score(ids[::-1])[::-1]
     for tokens, one, other in zip(ids, forward, backward, strict=True):
         np.testing.assert_array_equal(one.token_ids, tokens)
+        np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_allclose(one.label_logprob, other.label_logprob, atol=1e-5)
 
 
-def test_documents_of_one_token_alone_have_no_rows(teachers):
-    for document in engine(teachers("qwen3")).score(documents([1, 1])):
-        assert document.tokens == len(document.counts) == len(document.ids) == len(document.label_logprob) == 0
+@pytest.mark.parametrize("targets", [*MODES.values(), {"temperatures": [2.0]}])
+def test_documents_of_one_token_alone_have_no_rows(teachers, targets):
+    for document in engine(teachers("qwen3"), targets=targets).score(documents([1, 1])):
+        assert document.tokens == len(document.counts) == len(document.ids) == len(document.label_logprob) == len(document.entropy) == 0
+        assert (document.drawn is None) == (targets.get("mode") != "sampled")
+        assert [len(tails) for tails in document.other_tails.values()] == [0] * len(targets.get("temperatures", []))
 
 
 def test_no_documents_no_results(teachers):
@@ -121,16 +182,18 @@ def test_a_bfloat16_body_has_a_float32_head(teachers):
     np.testing.assert_allclose(document.label_logprob, logprobs[np.arange(23), ids[1:]], atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_non_finite_weight_names_the_document(tmp_path, value):
+def test_a_non_finite_weight_names_the_document(tmp_path, value, mode):
     write_teacher(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["model.embed_tokens.weight"][77, 3] = value  # only documents with token 77 are hurt
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    scorer = engine(tmp_path)
+    scorer = engine(tmp_path, targets=MODES[mode])
     ids = [np.full(length, token, dtype=np.int32) for length, token in ((9, 1), (3, 2), (5, 77), (20, 4))]
-    with pytest.raises(TeacherError, match="document 2: the teacher gives a non-finite value"):
+    with pytest.raises(ScoringError, match="document 2: the teacher gives a non-finite value") as error:
         scorer.score(ids)
+    assert error.value.position == 2
     assert len(scorer.score(ids[:2])) == 2
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from runs import job
 
+from stage2_student.batches import MicroBatches
 from stage2_student.curriculum import is_trained, phases
 from stage2_student.engine import StudentEngine
 from stage2_student.micro_batches import plan_step
@@ -29,7 +30,9 @@ def one_step(root: Path, indices: list[int], budget: int, zero: int, precision: 
     )
     lengths = [int(run.documents.input_tokens[index]) for index in indices]
     plan = plan_step(lengths, run.processes.world_size, budget)[run.processes.rank]
-    sums = run._accumulate(engine, [[indices[place] for place in members] for members in plan], sum(lengths) - len(lengths))
+    read = MicroBatches(run.documents, engine.model.config.vocab_size, 1.0)
+    batches = (read[[indices[place] for place in members]] for members in plan)
+    sums = run._accumulate(engine, batches, len(plan), sum(lengths) - len(lengths))
     found = engine.gradients()
     found["sums"] = run.processes.sum(sums)
     found["norm"] = torch.tensor(engine.step(0.0))

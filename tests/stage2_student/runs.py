@@ -15,8 +15,10 @@ from tiny_teacher import text, write_parquet, write_teacher
 from pipeline.cli import run_command
 from pipeline.contract.logit_cache.index import read_manifest
 from pipeline.contract.manifest.overrides import merge
+from pipeline.contract.manifest.shard import Targets
 from pipeline.contract.manifest.strict import parse
 from pipeline.contract.manifest.student import StudentManifest
+from pipeline.contract.store import open_store
 from stage2_student.job import StudentJob
 
 CHECKOUT = Path(__file__).parents[2]
@@ -34,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def capture(folder: Path) -> Path:
+def capture(folder: Path, *sets: str) -> Path:
     """Capture a two-layer teacher of vocabulary 128 over ragged documents, a document of 8 tokens among them."""
     write_teacher(folder / "teacher")
     write_parquet(folder / "documents.parquet", [text(length, start) for start, length in enumerate(LENGTHS)])
@@ -53,7 +55,8 @@ def capture(folder: Path) -> Path:
         "student": SETTINGS,
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(shard))
-    assert run_command(["cache-teacher", "--shard", str(folder / "tiny.yaml"), "--root", str(folder / "artifacts")]) == 0
+    more = [argument for each in sets for argument in ("--set", each)]
+    assert run_command(["cache-teacher", "--shard", str(folder / "tiny.yaml"), "--root", str(folder / "artifacts"), *more]) == 0
     return folder / "artifacts/caches/tiny"
 
 
@@ -65,17 +68,18 @@ def new_root(root: Path, cache: Path) -> Path:
 
 def settings(**changes: Any) -> StudentManifest:
     """The tiny settings, with `changes` merged in."""
-    return parse(StudentManifest, merge(SETTINGS, changes), "test")
+    return parse(StudentManifest, merge(SETTINGS, changes), "test").for_targets(Targets())
 
 
 def job(root: Path, **changes: Any) -> StudentJob:
     """A job over the tiny cache, in its own folder under `root`."""
-    chosen, manifest = settings(**changes), read_manifest(root / "caches/tiny")
+    cache = open_store(root / "caches/tiny")
+    chosen, manifest = settings(**changes), read_manifest(cache)
     name = chosen.name or "run"
     return StudentJob(
         settings=chosen,
         shard="tiny",
-        cache=root / "caches/tiny",
+        cache=cache,
         cache_fingerprint=manifest.fingerprint,
         documents=manifest.splits["train"].documents,
         run=name,

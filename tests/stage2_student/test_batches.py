@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pipeline.contract.errors import CacheError
-from pipeline.contract.logit_cache import CachedDocument
+from pipeline.contract.logit_cache import CachedDocument, PaddedDocuments
 from stage2_student.batches import MicroBatch, collate
 from stage2_student.loss import IGNORE_INDEX, fused_distillation_loss
 
@@ -30,6 +30,20 @@ def document(token_ids: list[int], *, seed: int = 0, widest: int = 5) -> CachedD
     )
 
 
+def padded(documents: list[CachedDocument]) -> PaddedDocuments:
+    """What a cache of these documents reads, by a slow loop over rows."""
+    lengths = np.array([len(each.token_ids) for each in documents], dtype=np.int32)
+    made = PaddedDocuments.empty(lengths, max((int(each.counts.max(initial=0)) for each in documents), default=1))
+    for place, each in enumerate(documents):
+        made.token_ids[place, : len(each.token_ids)] = each.token_ids
+        made.counts[place, : each.tokens] = each.counts
+        made.tail_mass[place, : each.tokens] = each.tail_mass
+        for t in range(each.tokens):
+            ids, logprobs = each.row(t)
+            made.ids[place, t, : len(ids)], made.weights[place, t, : len(ids)] = ids, np.exp(logprobs)
+    return made
+
+
 def ragged(seed: int = 0) -> list[CachedDocument]:
     random = np.random.default_rng(seed)
     return [
@@ -51,7 +65,7 @@ def assert_row(batch: MicroBatch, place: int, source: CachedDocument, t: int) ->
 
 def test_collate_against_a_loop_over_rows():
     documents = ragged()
-    batch = collate(documents, VOCABULARY)
+    batch = collate(padded(documents), VOCABULARY)
     time = batch.input_ids.shape[1]
     assert batch.input_ids.shape == (5, 14) and batch.labels.shape == (70,) and batch.tokens == 8 + 1 + 0 + 13 + 4
     for row, source in enumerate(documents):
@@ -65,9 +79,12 @@ def test_collate_against_a_loop_over_rows():
 
 
 def test_types_and_widths():
-    batch = collate(ragged(), VOCABULARY)
+    batch = collate(padded(ragged()), VOCABULARY)
     ids, weights, valid, tail = batch.targets
-    assert (batch.input_ids.dtype, batch.labels.dtype, ids.dtype) == (torch.int64,) * 3
+    assert (batch.input_ids.dtype, batch.labels.dtype, ids.dtype) == (torch.int32, torch.int64, torch.int32)
+    there = batch.to(torch.device("cpu"))
+    assert (there.input_ids.dtype, there.targets.ids.dtype) == (torch.int64,) * 2
+    assert torch.equal(there.targets.ids, ids) and torch.equal(there.input_ids, batch.input_ids)
     assert (weights.dtype, tail.dtype, valid.dtype) == (torch.float32, torch.float32, torch.bool)
     assert ids.shape == weights.shape == valid.shape and tail.shape == batch.labels.shape
     assert ids.shape[1] == max(int(d.counts.max(initial=0)) for d in ragged())
@@ -75,13 +92,14 @@ def test_types_and_widths():
 
 
 def test_every_counted_row_adds_up_to_one():
-    batch = collate(ragged(), VOCABULARY)
+    batch = collate(padded(ragged()), VOCABULARY)
     mass = batch.targets.weights.sum(-1) + batch.targets.tail_mass
     torch.testing.assert_close(mass[batch.labels != IGNORE_INDEX], torch.ones(batch.tokens), atol=1e-6, rtol=0)
 
 
 def loss_of(batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     hidden = torch.ones(len(batch.labels), 4, requires_grad=True)
+    batch = batch.to(torch.device("cpu"))
     value = fused_distillation_loss(hidden, torch.zeros(VOCABULARY, 4, requires_grad=True), batch.labels, batch.targets)
     value.loss.backward()
     return value.loss.detach(), hidden.grad
@@ -90,7 +108,7 @@ def loss_of(batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("documents", [[], [document([7])], [document([7]), document([3])]])
 def test_nothing_to_predict_is_a_batch_of_no_label_and_loss_zero(documents):
     """An idle rank must still run a forward and a backward, or collectives hang."""
-    batch = collate(documents, VOCABULARY)
+    batch = collate(padded(documents), VOCABULARY)
     assert batch.tokens == 0 and batch.input_ids.numel() >= 1
     assert (batch.labels == IGNORE_INDEX).all() and len(batch.labels) == batch.input_ids.numel()
     loss, grad = loss_of(batch)
@@ -100,7 +118,7 @@ def test_nothing_to_predict_is_a_batch_of_no_label_and_loss_zero(documents):
 @pytest.mark.parametrize("token", [SEPARATOR, 0])
 def test_masks_come_from_lengths_not_from_ids(token):
     """transformers#23530: padding that equals the end of text must not hide its labels; 0 is what is padded with."""
-    batch = collate([document([token] * 6), document(list(range(12)))], VOCABULARY)
+    batch = collate(padded([document([token] * 6), document(list(range(12)))]), VOCABULARY)
     labels = batch.labels.reshape(2, 12)
     assert labels[0].tolist() == [token] * 5 + [IGNORE_INDEX] * 7
     assert (labels[1] != IGNORE_INDEX).sum() == 11 and batch.tokens == 16
@@ -108,7 +126,7 @@ def test_masks_come_from_lengths_not_from_ids(token):
 
 def test_a_neighbour_changes_no_row():
     short, long = document([1, 2, 3, 4], widest=2), document(list(range(20)), seed=1, widest=7)
-    alone, together = collate([short], VOCABULARY), collate([short, long], VOCABULARY)
+    alone, together = collate(padded([short]), VOCABULARY), collate(padded([short, long]), VOCABULARY)
     for t in range(3):
         assert_row(alone, t, short, t)
         assert_row(together, t, short, t)
@@ -120,12 +138,12 @@ def test_an_id_outside_the_vocabulary_is_one_line(place):
     if place == "entry":
         bad.ids[-1] = VOCABULARY + 4
     with pytest.raises(CacheError, match=rf"id {VOCABULARY + (4 if place == 'entry' else 0)} is outside .* {VOCABULARY}") as error:
-        collate([document([1, 2]), bad], VOCABULARY)
+        collate(padded([document([1, 2]), bad]), VOCABULARY)
     assert "\n" not in str(error.value)
-    collate([bad], VOCABULARY + 5)
+    collate(padded([bad]), VOCABULARY + 5)
 
 
 def test_to_moves_every_part():
-    batch = collate(ragged(), VOCABULARY).to(torch.device("meta"))
+    batch = collate(padded(ragged()), VOCABULARY).to(torch.device("meta"))
     parts = [batch.input_ids, batch.labels, *batch.targets]
     assert all(part.device.type == "meta" for part in parts)

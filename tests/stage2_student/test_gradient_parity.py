@@ -41,7 +41,7 @@ def plain(module_root) -> dict[str, Gradients]:
     documents, result = LogitCache.open(chosen.cache), {}
     for name, indices in BATCHES.items():
         model = phase_model(chosen, phases(chosen.settings)[0])
-        batch = collate([documents[index] for index in indices], model.config.vocab_size)
+        batch = collate(documents.padded(indices), model.config.vocab_size).to(torch.device("cpu"))
         value = distillation_loss(model(batch.input_ids).logits.flatten(0, 1), batch.labels, batch.targets)
         value.loss.backward()
         result[name] = {n: p.grad for n, p in model.named_parameters() if p.requires_grad} | {"sums": torch.stack([*value]).detach()}

@@ -103,7 +103,7 @@ def test_what_trains_moves_and_what_is_frozen_is_bit_equal(run):
 
 
 def test_the_embedding_is_the_teachers_and_the_head_is_not(run):
-    teacher = load_file(run.job.cache / "teacher/interface.safetensors")
+    teacher = load_file(run.job.cache.path / "teacher/interface.safetensors")
     assert torch.equal(run.starts[0].weights["lm_head.weight"], teacher["lm_head.weight"])
     for end in run.ends:
         assert torch.equal(end["embed_tokens.weight"], teacher["embed_tokens.weight"])

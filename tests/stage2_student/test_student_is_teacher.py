@@ -5,13 +5,14 @@ import math
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from runs import job, train_arguments
 from test_placement import full_depth_student
 from transformers import AutoModelForCausalLM
 
-from pipeline.contract.logit_cache import LogitCache
+from pipeline.contract.logit_cache import LogitCache, PaddedDocuments
 from stage2_student.batches import collate
 from stage2_student.engine import Processes
 from stage2_student.evaluate import Evaluation, evaluate, teacher_ce
@@ -40,9 +41,11 @@ def test_its_kl_is_zero_and_its_ce_the_teachers(student, root, tail):
 def test_a_shift_by_one_would_show(student, root):
     """The same, with targets one position early: what the test above must refuse."""
     validation = LogitCache.open(root / "caches/tiny", "validation")
-    documents = [validation[index] for index in range(len(validation))]
-    shifted = [replace(d, token_ids=d.token_ids[1:], **_without_last(d)) for d in documents if d.tokens > 1]
-    batch = collate(shifted, student.config.vocab_size)
+    whole = validation.padded(range(len(validation)))
+    early = replace(
+        whole, token_ids=whole.token_ids[:, 1:], lengths=np.maximum(whole.lengths - 1, 1), **_cut_to(whole.token_ids.shape[1] - 1, whole)
+    )
+    batch = collate(early, student.config.vocab_size).to(torch.device("cpu"))
     from stage2_student.loss import distillation_loss
 
     with torch.no_grad():
@@ -50,11 +53,9 @@ def test_a_shift_by_one_would_show(student, root):
     assert found.kl > 0.1
 
 
-def _without_last(document) -> dict:
-    """Every row but the last, so that row t's targets now stand beside token t+1."""
-    last = int(document.counts[-1])
-    rows = {name: getattr(document, name)[:-1] for name in ("counts", "tail_logprob", "label_logprob")}
-    return rows | {name: getattr(document, name)[:-last] for name in ("ids", "logprobs")}
+def _cut_to(time: int, whole: PaddedDocuments) -> dict:
+    """Rows as they are, so that row t's targets now stand beside token t+1."""
+    return {name: getattr(whole, name)[:, :time] for name in ("counts", "ids", "weights", "tail_mass", "label_logprob")}
 
 
 def test_evaluation_does_not_depend_on_the_micro_batches(student, root):

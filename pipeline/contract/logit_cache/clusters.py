@@ -20,8 +20,11 @@ SMOOTHING = 200.0
 def cluster_vocabulary(ids: np.ndarray, counts: np.ndarray, token_counts: np.ndarray, clusters: int = CLUSTERS) -> Vocabulary:
     """A vocabulary from calibration rows: their kept ids [N], row after row, and counts [R]; `token_counts` [V] of the documents.
 
-    The shared order is by kept ids, as if every row had kept one more id, drawn as the documents' tokens are.
+    The shared order is by kept ids, as if every row had kept one more id, drawn as the documents' tokens are. Without rows
+    there are no clusters.
     """
+    if len(counts) == 0:
+        return Vocabulary.by_frequency(token_counts)
     kept = np.bincount(ids, minlength=len(token_counts)) + token_counts * (len(counts) / max(token_counts.sum(), 1))
     order = np.argsort(-kept, kind="stable").astype(np.int32)
     share = (kept + 1e-9) / (kept + 1e-9).sum()

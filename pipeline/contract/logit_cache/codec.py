@@ -37,7 +37,7 @@ class Codec(Protocol):
         ...
 
     def fill(self, columns: Columns, row: int, temperature: float, ids: np.ndarray, weights: np.ndarray) -> None:
-        """Write a document's entries into the first slots of `ids` [T-1, K] int32 and `weights` [T-1, K] float32 (zeros before)."""
+        """Write a document's entries into the first slots of `ids` [T-1, K] int32 and `weights` [T-1, K] float32, and no other."""
         ...
 
 

@@ -33,8 +33,14 @@ def record_batch(schema: pa.Schema, first_index: int, columns: Mapping[str, Sequ
 
 def _lists(parts: Sequence[np.ndarray], kind: pa.LargeListType) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
-    flat = np.concatenate(parts).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    flat = rounded(np.concatenate(parts), kind.value_type.to_pandas_dtype())
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, type=kind.value_type), type=kind)
+
+
+def rounded(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """`values` as `dtype`; a logprob below float16's range is that of probability 0, -inf."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
 
 
 class Columns:

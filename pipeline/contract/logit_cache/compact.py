@@ -9,8 +9,8 @@ import numba
 import numpy as np
 import pyarrow as pa
 
-from pipeline.contract.logit_cache.columns import DOCUMENT_FIELDS, Columns, field, record_batch, tail_name
-from pipeline.contract.logit_cache.masses import kept_mass, tails_with_dropped
+from pipeline.contract.logit_cache.columns import DOCUMENT_FIELDS, Columns, field, record_batch, rounded, tail_name
+from pipeline.contract.logit_cache.masses import SMALLEST_MASS, tails_with_dropped
 from pipeline.contract.logit_cache.quantizers import NONE, LogDomain, SquareRoot, round_multiples, round_square_root
 from pipeline.contract.logit_cache.rank_streams import (
     STREAMS,
@@ -36,6 +36,7 @@ class CompactCodec:
         self.zstd_level: int | None = ZSTD_LEVEL
         self.multiples = targets.mode == "sampled" and name != "ranks"
         self.quantizer = LogDomain() if targets.other_temperatures else SquareRoot()
+        self.tables = {tau: self.quantizer.values(tau) for tau in targets.all_temperatures}
         half = pa.float16()
         rows = [field("label_logprob", half), field("counts", pa.uint8()), *[field("entropy", half)] * targets.entropy]
         rows += [] if self.multiples else [field(tail_name(tau), half) for tau in (1.0, *targets.other_temperatures)]
@@ -61,7 +62,7 @@ class CompactCodec:
         columns |= {} if document.entropy is None else {"entropy": document.entropy}
         if self.multiples:
             return columns | self._two_lists(codes, ranks, row_of, document.tokens)
-        columns |= {tail_name(tau): tail.astype(np.float16) for tau, tail in tails_with_dropped(document, kept).items()}
+        columns |= {tail_name(tau): rounded(tail, np.float16) for tau, tail in tails_with_dropped(document, kept).items()}
         values = dict(zip(VALUE_COLUMNS, _split(codes, counts, _tail_context(columns["tail_logprob"]), len(VALUE_COLUMNS)), strict=True))
         return columns | {"counts": counts} | values | _streams("entries", ranks, counts)
 
@@ -100,11 +101,9 @@ class CompactCodec:
             self._fill_ids(columns, "ones", row, ones, counts, clusters, ids)
             _weigh_multiples(multiples, counts, ones, self.targets.c, weights)
             return
-        context = _tail_context(columns.part("tail_logprob", row))
-        mass = kept_mass(columns.part(tail_name(temperature), row))
+        tail, tail_there = (columns.part(tail_name(tau), row).astype(np.float32) for tau in (1.0, temperature))
         drawn_weight = self.targets.c if self.targets.mode == "sampled" else 0.0
-        table = self.quantizer.values(temperature)
-        _weigh(*columns.family("values_", row), context, counts, table, mass, drawn_weight, weights)
+        _weigh(*columns.family("values_", row), tail, tail_there, TAIL_EDGES, counts, self.tables[temperature], drawn_weight, weights)
 
     def _fill_ids(
         self, columns: Columns, prefix: str, row: int, counts: np.ndarray, first: np.ndarray, clusters: np.ndarray, ids: np.ndarray
@@ -145,17 +144,20 @@ def _distribute(codes, counts, context, split, sizes):
 
 
 @numba.njit(cache=True)
-def _weigh(values, starts, context, counts, table, mass, drawn_weight, weights):
+def _weigh(values, starts, tail, tail_there, edges, counts, table, drawn_weight, weights):
     pointers = starts.copy()
     for row in range(len(counts)):
-        column, count = context[row], np.int64(counts[row])
+        column, count = 0, np.int64(counts[row])
+        while column < len(edges) and edges[column] <= -tail[row]:
+            column += 1
         codes, out = values[column][pointers[column] : pointers[column] + count], weights[row]
         pointers[column] += count
         total = np.float32(0)
         for j in range(count):
             out[j] = table[codes[j]]
             total += out[j]
-        factor = np.float32(mass[row] / total) if total > 0 else np.float32(0)
+        mass = max(-np.expm1(np.float64(tail_there[row])), SMALLEST_MASS)
+        factor = np.float32(mass / total) if total > 0 else np.float32(0)
         for j in range(count):
             out[j] *= factor
         if drawn_weight > 0:

@@ -96,8 +96,12 @@ def merge_bands(bands: Sequence[Band]) -> Band:
 
 
 def quantile(band: Band, share: float) -> float | None:
-    """Upper edge of the histogram bin that holds the `share` quantile of the rows' errors, None without rows."""
+    """Upper edge of the histogram bin that holds the `share` quantile of the rows' errors, or the largest error if that is less.
+
+    None without rows.
+    """
     if band.rows == 0:
         return None
     place = int(np.searchsorted(np.cumsum(band.histogram), share * band.rows))
-    return float(10.0 ** (FIRST_DECADE + (place + 1) / BINS_PER_DECADE))
+    edge = float(10.0 ** (FIRST_DECADE + (place + 1) / BINS_PER_DECADE))
+    return band.error_max if place == BINS - 1 else min(edge, band.error_max)

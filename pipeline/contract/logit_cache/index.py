@@ -4,11 +4,12 @@ rule.json            written first: identity and settings; a worker by another r
 teacher.json         the files of teacher/, by hash
 vocabulary.json      the file vocabulary.arrow, by hash
 shards/*.json        a sidecar: its shard counts when the payload it names is there with its size and hash
-manifest.json        all of the above in one; made of them alone, so that it can be made again
+manifest.json        all of the above in one; made of them and of how the documents fall to shards, so that it can be made again
 """
 
 import base64
 import json
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -20,13 +21,14 @@ from pipeline.contract.hashing import hash_file
 from pipeline.contract.logit_cache.fidelity import Fidelity
 from pipeline.contract.logit_cache.schema import FORMAT_VERSION
 from pipeline.contract.manifest.strict import Strict
-from pipeline.contract.sealed import Damaged, read_sealed, unsealed
+from pipeline.contract.sealed import SEAL, Damaged, read_sealed, unsealed
 from pipeline.contract.store import Store
 
 Split = Literal["train", "validation"]
 
 MANIFEST, RULE, TEACHER, VOCABULARY = "manifest.json", "rule.json", "teacher.json", "vocabulary.json"
 VOCABULARY_FILE = "vocabulary.arrow"
+_OF_A_SHARD = re.compile(r"(shards|logs)/(?P<shard>(train|validation)-\d{5,})(-[0-9a-f]+\.arrow|\.json)")
 
 
 class FileRecord(Strict):
@@ -47,9 +49,22 @@ class FileRecord(Strict):
             return "is missing"
         if size != self.bytes:
             return f"has {size} bytes, {self.bytes} were written"
-        if deep and store.hash(self.name) != self.xxh3_128:
-            return f"does not have the hash {self.xxh3_128} it was written with"
+        try:
+            if deep and store.hash(self.name) != self.xxh3_128:
+                return f"does not have the hash {self.xxh3_128} it was written with"
+        except FileNotFoundError:  # another process has just removed it
+            return "is missing"
         return None
+
+
+class MadeBy(Strict):
+    """What a shard was made by: the fingerprint of the rule, and the hash of the vocabulary where its codec needs one.
+
+    A sidecar that strayed in from another cache, or that outlived its vocabulary, is told by it.
+    """
+
+    fingerprint: str
+    vocabulary: str | None
 
 
 class FreshForward(Strict):
@@ -68,6 +83,7 @@ class ShardRecord(Strict):
 
     split: Split
     index: int
+    made_by: MadeBy
     payload: FileRecord
     documents: int
     tokens: int
@@ -146,12 +162,33 @@ def sidecar_name(split: Split, index: int) -> str:
     return f"shards/{shard_name(split, index)}.json"
 
 
+def shard_of(name: str) -> str | None:
+    """The shard that a file below shards/ or logs/ belongs to, None for any other file."""
+    found = _OF_A_SHARD.fullmatch(name)
+    return found and found["shard"]
+
+
 def read_sidecar(cache: Store, split: Split, index: int) -> ShardRecord | None:
     """The sidecar, None when there is none or it is not one: such a shard is done again."""
+    return read_named_sidecar(cache, sidecar_name(split, index))
+
+
+def read_named_sidecar(cache: Store, name: str) -> ShardRecord | None:
+    """The sidecar in the file `name`, None when it is not the one of its shard."""
     try:
-        return ShardRecord.model_validate(read_sealed(cache, sidecar_name(split, index)))
+        record = ShardRecord.model_validate(read_sealed(cache, name))
     except (FileNotFoundError, Damaged, ValidationError):
         return None
+    return record if sidecar_name(record.split, record.index) == name else None
+
+
+def recorded_files(cache: Store, record: str) -> list[FileRecord]:
+    """The files that teacher.json or vocabulary.json names, none where the record is lost or damaged."""
+    try:
+        value = read_sealed(cache, record)
+        return [FileRecord.model_validate(file) for file in value.get("files", [value])]
+    except (FileNotFoundError, Damaged, ValidationError):
+        return []
 
 
 def read_rule(cache: Store) -> Rule | None:
@@ -190,6 +227,20 @@ def read_manifest(cache: Store) -> CacheManifest:
         ) from None
 
 
+def find_manifest(cache: Store) -> CacheManifest | None:
+    """The manifest, None where there is none or it is damaged, so that it is to be made again.
+
+    Raises:
+        CacheError: it is of another format version, and not to be touched.
+    """
+    try:
+        return parse_manifest(cache.read_bytes(MANIFEST))
+    except (FileNotFoundError, Damaged):
+        return None
+    except OtherVersion as error:
+        raise CacheError(f"{cache}/{MANIFEST}: {error}") from None
+
+
 class OtherVersion(ValueError):
     """A manifest of another format version."""
 
@@ -200,27 +251,34 @@ def parse_manifest(data: bytes) -> CacheManifest:
     Raises:
         OtherVersion, Damaged: it is of another format, or not what was written.
     """
-    _check_version(data)
-    value = unsealed(data)
+    try:
+        value = unsealed(data)
+    except Damaged as error:
+        raise _other_version(data, error) from None
+    if value.get("format_version") != FORMAT_VERSION:
+        raise OtherVersion(
+            f"format_version {value.get('format_version')} is not {FORMAT_VERSION}, the one this version reads; "
+            "use the version of this tool that made it, or a newer one"
+        )
     try:
         return CacheManifest.model_validate(value)
     except ValidationError as error:
         raise Damaged(f"has another form ({error.errors()[0]['msg']})") from None
 
 
-def _check_version(data: bytes) -> None:
+def _other_version(data: bytes, error: Damaged) -> ValueError:
+    """What bytes without a whole seal are: pre-releases had none, later formats keep it, and a flipped bit makes no other version."""
     try:
-        version = json.loads(data).get("format_version")
-    except (ValueError, AttributeError, RecursionError):
-        raise Damaged("is not JSON") from None
-    if version == 0:
-        raise OtherVersion(
-            "format_version 0 is of a pre-release and this version reads 1; capture it again under another name (--set name=NAME)"
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return error
+    version = value.get("format_version") if isinstance(value, dict) else None
+    if version == 0 and SEAL not in value:
+        return OtherVersion(
+            f"format_version 0 is of a pre-release and this version reads {FORMAT_VERSION}; "
+            "capture it again under another name (--set name=NAME)"
         )
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise OtherVersion(
-            f"format_version {version} is newer than {FORMAT_VERSION}, the one this version reads; use a newer version of this tool"
-        )
+    return error if version in (None, FORMAT_VERSION) else Damaged(f"says format_version {version} and {error}")
 
 
 def merge_counts(counts: list[dict[str, int]]) -> dict[str, int]:

@@ -4,28 +4,38 @@ import numpy as np
 
 from pipeline.contract.logit_cache.schema import CachedDocument
 
+SMALLEST_MASS = float(np.finfo(np.float32).epsneg)
+"""What float32 tells from 0 beside a tail of mass 1."""
+
 
 def kept_mass(tail_logprob: np.ndarray) -> np.ndarray:
     """1 - exp(tail_logprob) without cancellation, float64.
 
     A tail that rounds to mass 1 in float32 leaves the kept entries the smallest mass that float32 tells from 1.
     """
-    return np.maximum(-np.expm1(tail_logprob.astype(np.float64)), np.finfo(np.float32).epsneg)
+    return np.maximum(-np.expm1(tail_logprob.astype(np.float64)), SMALLEST_MASS)
 
 
 def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float, np.ndarray]:
     """The tail's logprob [T-1] at each temperature, with the mass of the entries that are not `kept` [N] added to it."""
     tails = {1.0: document.tail_logprob, **document.other_tails}
-    if kept.all():
+    dropped = np.flatnonzero(~kept)
+    if len(dropped) == 0:
         return tails
     row_of = np.repeat(np.arange(document.tokens), document.counts)
-    return {tau: _with_dropped(tail, np.exp(document.logprobs.astype(np.float64) / tau), row_of, kept) for tau, tail in tails.items()}
+    return {tau: _add(tail, row_of[dropped], _masses(document, tau, tail, row_of, dropped)) for tau, tail in tails.items()}
 
 
-def _with_dropped(tail_logprob: np.ndarray, values: np.ndarray, row_of: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    everything = np.bincount(row_of, weights=values, minlength=len(tail_logprob))
-    dropped = np.bincount(row_of[~kept], weights=values[~kept], minlength=len(tail_logprob))
-    tail = np.exp(tail_logprob.astype(np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        more = np.where(dropped > 0, (1 - tail) * dropped / everything, 0.0)
-        return np.where(dropped > 0, np.log(tail + more), tail_logprob)
+def _masses(document: CachedDocument, tau: float, tail_logprob: np.ndarray, row_of: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+    """What entries weigh at a temperature; logprobs are of temperature 1, where they need no factor."""
+    if tau == 1.0:
+        return np.exp(document.logprobs[dropped].astype(np.float64))
+    values = np.exp(document.logprobs.astype(np.float64) / tau)
+    factor = kept_mass(tail_logprob) / np.maximum(np.bincount(row_of, weights=values, minlength=len(tail_logprob)), 1e-300)
+    return values[dropped] * factor[row_of[dropped]]
+
+
+def _add(tail_logprob: np.ndarray, rows: np.ndarray, masses: np.ndarray) -> np.ndarray:
+    more = np.bincount(rows, weights=masses, minlength=len(tail_logprob))
+    with np.errstate(divide="ignore"):
+        return np.where(more > 0, np.log(np.exp(tail_logprob.astype(np.float64)) + more), tail_logprob)

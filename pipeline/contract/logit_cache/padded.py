@@ -1,7 +1,9 @@
 """Rows as rectangles: what a loss takes, filled by the codec in one pass, with no object a token."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
 from pipeline.contract.logit_cache.codec import Codec
@@ -29,8 +31,9 @@ def read_rows(codec: Codec, columns: Columns, row: int, temperature: float = 1.0
     """The document in `row` of a batch."""
     counts = codec.counts(columns, row)
     shape = (len(counts), int(counts.max(initial=0)))
-    ids, weights = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.float32)
+    ids, weights = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     codec.fill(columns, row, temperature, ids, weights)
+    _clear_free(counts, ids, weights)
     return Rows(counts, ids, weights, tail_mass(codec, columns, row, temperature))
 
 
@@ -64,15 +67,15 @@ class PaddedDocuments:
     label_logprob: np.ndarray
 
     @classmethod
-    def empty(cls, lengths: np.ndarray, width: int) -> "PaddedDocuments":
-        """Room for documents of these lengths, of rows of `width` slots."""
+    def empty(cls, lengths: np.ndarray, width: int, entries: Callable[..., np.ndarray] = np.zeros) -> "PaddedDocuments":
+        """Room for documents of these lengths, of rows of `width` slots; `entries` np.empty where every document will be filled in."""
         rows = (len(lengths), int(lengths.max(initial=2)))
         return cls(
             lengths=lengths,
             token_ids=np.zeros(rows, dtype=np.int32),
             counts=np.zeros(rows, dtype=np.uint8),
-            ids=np.zeros((*rows, width), dtype=np.int32),
-            weights=np.zeros((*rows, width), dtype=np.float32),
+            ids=entries((*rows, width), dtype=np.int32),
+            weights=entries((*rows, width), dtype=np.float32),
             tail_mass=np.zeros(rows, dtype=np.float32),
             label_logprob=np.zeros(rows, dtype=np.float32),
         )
@@ -83,5 +86,15 @@ class PaddedDocuments:
         self.token_ids[place, : self.lengths[place]] = columns.part("token_ids", row)
         self.counts[place, rows] = codec.counts(columns, row)
         codec.fill(columns, row, temperature, self.ids[place, rows], self.weights[place, rows])
+        _clear_free(self.counts[place], self.ids[place], self.weights[place])
         self.tail_mass[place, rows] = tail_mass(codec, columns, row, temperature)
         self.label_logprob[place, rows] = columns.part("label_logprob", row)
+
+
+@numba.njit(cache=True)
+def _clear_free(counts, ids, weights):
+    """Zero the slots that no entry fills: less than zeroing all of them before."""
+    for row in range(len(counts)):
+        for j in range(np.int64(counts[row]), ids.shape[1]):
+            ids[row, j] = 0
+            weights[row, j] = 0

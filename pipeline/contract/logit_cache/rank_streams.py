@@ -9,6 +9,12 @@ import numba
 import numpy as np
 
 STREAMS = 7
+NEAR = 4096
+DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+BIT_PLACES = np.zeros(64, dtype=np.uint8)
+BIT_PLACES[[((1 << place) * int(DE_BRUIJN) % 2**64) >> 58 for place in range(64)]] = range(64)
+"""Where the one set bit of a word is: the top six bits of its product with a de Bruijn number tell."""
+
 LIMITS = np.array([4**n for n in range(1, STREAMS)] + [2**31 - 1], dtype=np.int64)
 
 Family = tuple[tuple[np.ndarray, ...], np.ndarray]
@@ -27,7 +33,7 @@ def choose_clusters(ids: np.ndarray, counts: np.ndarray, costs: np.ndarray) -> n
 
 def sort_by_rank(ids: np.ndarray, counts: np.ndarray, clusters: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where each sorted entry was [N], and its rank [N]; `ranks` [V, C]."""
-    return _sort(ids, counts, clusters, ranks)
+    return _sort(ids, counts, clusters, ranks, BIT_PLACES)
 
 
 def encode_ranks(ranks: np.ndarray, counts: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -49,12 +55,12 @@ def decode_ids(
 @numba.njit(cache=True)
 def _choose(ids, counts, costs):
     clusters = np.zeros(len(counts), dtype=np.uint8)
-    total = np.zeros(costs.shape[1], dtype=np.uint32)
-    place = 0
+    total = np.zeros(costs.shape[1], dtype=np.uint16)  # 255 entries of cost 255 fit
+    place = np.int64(0)
     for row in range(len(counts)):
         total[:] = 0
         for _ in range(counts[row]):
-            cost = costs[ids[place]]
+            cost = costs[np.uint64(ids[place])]
             for cluster in range(len(total)):
                 total[cluster] += cost[cluster]
             place += 1
@@ -63,24 +69,47 @@ def _choose(ids, counts, costs):
 
 
 @numba.njit(cache=True)
-def _sort(ids, counts, clusters, ranks):
+def _sort(ids, counts, clusters, ranks, bit_places):
+    """Ranks below `NEAR` are marked in a bitmap and read off in order; the others, which are few, are inserted one by one."""
     where, sorted_ranks = np.empty(len(ids), dtype=np.int64), np.empty(len(ids), dtype=np.int32)
-    keys = np.empty(256, dtype=np.uint32)  # rank and place: ranks are below 2^21, places below 2^8
+    marks, place_of = np.zeros(NEAR // 64, dtype=np.uint64), np.empty(NEAR, dtype=np.uint8)
+    far = np.empty(256, dtype=np.uint32)  # rank and place: ranks are below 2^21, places below 2^8
     start = np.int64(0)
     for row in range(len(counts)):
         count, cluster = np.int64(counts[row]), clusters[row]
+        far_count = 0
         for j in range(count):
-            key = (np.uint32(ranks[ids[start + j], cluster]) << np.uint32(8)) | np.uint32(j)
-            i = j
-            while i > 0 and keys[i - 1] > key:
-                keys[i] = keys[i - 1]
-                i -= 1
-            keys[i] = key
-        for j in range(count):
-            sorted_ranks[start + j] = keys[j] >> np.uint32(8)
-            where[start + j] = start + np.int64(keys[j] & np.uint32(255))
+            rank = np.uint32(ranks[np.uint64(ids[start + j]), cluster])
+            if rank < np.uint32(NEAR):
+                place_of[rank] = j
+                marks[rank >> np.uint32(6)] |= np.uint64(1) << np.uint64(rank & np.uint32(63))
+            else:
+                _insert(far, far_count, (rank << np.uint32(8)) | np.uint32(j))
+                far_count += 1
+        end, near_end, word = start, start + count - far_count, 0
+        while end < near_end:
+            left = marks[word]
+            while left != np.uint64(0):
+                rank_here = np.int64(word * 64) + np.int64(bit_places[((left & (~left + np.uint64(1))) * DE_BRUIJN) >> np.uint64(58)])
+                sorted_ranks[end], where[end] = rank_here, start + np.int64(place_of[rank_here])
+                left &= left - np.uint64(1)
+                end += 1
+            marks[word] = np.uint64(0)
+            word += 1
+        for i in range(far_count):
+            sorted_ranks[end], where[end] = far[i] >> np.uint32(8), start + np.int64(far[i] & np.uint32(255))
+            end += 1
         start += count
     return where, sorted_ranks
+
+
+@numba.njit(cache=True)
+def _insert(keys, count, key):
+    i = count
+    while i > 0 and keys[i - 1] > key:
+        keys[i] = keys[i - 1]
+        i -= 1
+    keys[i] = key
 
 
 @numba.njit(cache=True)

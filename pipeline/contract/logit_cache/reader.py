@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pipeline.contract.errors import CacheError
 from pipeline.contract.logit_cache.codec import Codec, make_codec, needs_vocabulary
 from pipeline.contract.logit_cache.columns import Columns, tail_name
-from pipeline.contract.logit_cache.index import CacheManifest, ShardRecord, Split, SplitRecord, read_manifest, unpack_lengths
+from pipeline.contract.logit_cache.index import CacheManifest, FileRecord, ShardRecord, Split, SplitRecord, read_manifest, unpack_lengths
 from pipeline.contract.logit_cache.padded import PaddedDocuments, read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
@@ -24,6 +25,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 OPEN_SHARDS, OPEN_BATCHES = 16, 8
+FETCHES = 3
 
 
 class Recent(Generic[Key, Value]):
@@ -128,7 +130,8 @@ class LogitCache:
                 f"train at one of them, or capture another cache with --set targets.temperatures=[1,{temperature:g}]"
             )
         lengths = self.input_tokens[list(indices)] if len(indices) else np.zeros(0, dtype=np.int32)
-        padded = PaddedDocuments.empty(lengths, max((self._read(index, self._width) for index in indices), default=1))
+        width = max((self._read(index, self._width) for index in indices), default=1)
+        padded = PaddedDocuments.empty(lengths, width, np.empty)
         for place, index in enumerate(indices):
             self._read(index, partial(padded.fill, place, self.codec, temperature))
         return padded
@@ -179,8 +182,7 @@ class LogitCache:
         return np.cumsum([0] + [shard.documents for shard in self.record.shards[:-1]])
 
     def _open_shard(self, position: int) -> pa.RecordBatchFileReader:
-        payload = self.record.shards[position].payload
-        return pa.ipc.open_file(pa.memory_map(str(self.store.fetch(payload.name, payload.bytes))))
+        return pa.ipc.open_file(map_payload(self.store, self.record.shards[position].payload))
 
     def _vocabulary(self) -> Vocabulary | None:
         if not needs_vocabulary(self.manifest.codec):
@@ -189,6 +191,19 @@ class LogitCache:
 
     def _refuse(self, shard: ShardRecord, problem: str) -> None:
         raise CacheError(f"{self.store}: shard {shard.name}: {problem}; run 'pipeline cache repair --shard {self.store.name}'") from None
+
+
+def map_payload(store: Store, payload: FileRecord) -> pa.MemoryMappedFile:
+    """A payload's file in memory. A staged copy may make room for another's between fetching and opening it: then it is fetched again.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        PipelineError: it is not what was written, or there is no room to stage it.
+    """
+    for _ in range(FETCHES):
+        with suppress(FileNotFoundError):
+            return pa.memory_map(str(store.fetch(payload.name, payload.bytes, payload.xxh3_128)))
+    return pa.memory_map(str(store.fetch(payload.name, payload.bytes, payload.xxh3_128)))
 
 
 def read_vocabulary(store: Store, manifest: CacheManifest) -> Vocabulary:
@@ -201,5 +216,7 @@ def read_vocabulary(store: Store, manifest: CacheManifest) -> Vocabulary:
     assert record is not None
     problem = record.problem(store)
     if problem:
-        raise CacheError(f"{store}/{record.name}: {problem}, and no shard can be read without it; run 'pipeline cache repair --shard {store.name}'")
+        raise CacheError(
+            f"{store}/{record.name}: {problem}, and no shard can be read without it; run 'pipeline cache repair --shard {store.name}'"
+        )
     return Vocabulary.from_bytes(store.read_bytes(record.name), f"{store}/{record.name}")

@@ -8,7 +8,8 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from pipeline.contract.errors import CacheError
-from pipeline.contract.logit_cache.codec import make_codec
+from pipeline.contract.fingerprint import fingerprint
+from pipeline.contract.logit_cache.codec import make_codec, needs_vocabulary
 from pipeline.contract.logit_cache.columns import Columns
 from pipeline.contract.logit_cache.index import (
     MANIFEST,
@@ -20,10 +21,13 @@ from pipeline.contract.logit_cache.index import (
     OtherVersion,
     ShardRecord,
     parse_manifest,
+    read_rule,
+    recorded_files,
+    shard_of,
     sidecar_name,
 )
 from pipeline.contract.logit_cache.padded import read_rows
-from pipeline.contract.logit_cache.reader import read_vocabulary
+from pipeline.contract.logit_cache.reader import map_payload, read_vocabulary
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
 from pipeline.contract.manifest.shard import Targets
 from pipeline.contract.sealed import Damaged, read_sealed
@@ -40,8 +44,7 @@ class Bad:
     @property
     def shard(self) -> str:
         """The shard it belongs to, or the file itself."""
-        stem = self.file.removeprefix("shards/")
-        return stem.removesuffix(".json").removesuffix(".arrow")[: len("validation-00000")] if stem != self.file else self.file
+        return shard_of(self.file) or self.file
 
 
 @dataclass(frozen=True)
@@ -66,62 +69,79 @@ def verify(cache: Store, *, deep: bool = False) -> Verdict:
     try:
         manifest = parse_manifest(cache.read_bytes(MANIFEST))
     except FileNotFoundError:
-        if cache.size(RULE) is None:
+        if all(cache.size(record) is None for record in (RULE, TEACHER)):
             raise CacheError(f"{cache}: holds no cache; make it with 'pipeline cache-teacher --shard {cache.name}'") from None
-        return Verdict(*_without_manifest(cache, "is missing: the capture is not finished, or the file is lost"))
+        return _without_manifest(cache, "is missing: the capture is not finished, or the file is lost")
     except (Damaged, OtherVersion) as error:
-        return Verdict(*_without_manifest(cache, str(error)))
-    return Verdict(len(manifest.shards), [*_records(cache, manifest), *_files(cache, manifest, deep)])
+        return _without_manifest(cache, str(error))
+    bad = [Bad(name, problem) for name, value in manifest_records(manifest).items() if (problem := record_problem(cache, name, value))]
+    return Verdict(len(manifest.shards), [*bad, *_files(cache, manifest, deep)])
 
 
-def _without_manifest(cache: Store, reason: str) -> tuple[int, list[Bad]]:
-    bad, shards = [Bad(MANIFEST, reason)], 0
-    sealed = [RULE, TEACHER, *(name for name in cache.names("shards") if name.endswith(".json"))]
-    for name in sealed:
-        try:
-            value = read_sealed(cache, name)
-            if name.startswith("shards/"):
-                shards += 1
-                record = ShardRecord.model_validate(value)
-                problem = record.payload.problem(cache) or (
-                    "names another shard" if sidecar_name(record.split, record.index) != name else None
-                )
-                bad += [Bad(record.payload.name, problem)] if problem else []
-        except FileNotFoundError:
-            bad.append(Bad(name, "is missing"))
-        except (Damaged, ValidationError) as error:
-            bad.append(Bad(name, str(error).splitlines()[0]))
-    return shards, bad
-
-
-def _records(cache: Store, manifest: CacheManifest) -> Iterator[Bad]:
-    """Every record has to say what the manifest says."""
-    files = {"vocab_size": manifest.vocab_size, "files": [file.model_dump() for file in manifest.teacher]}
+def manifest_records(manifest: CacheManifest) -> dict[str, dict[str, Any]]:
+    """What each record has to say, by its file: rule, teacher, vocabulary, sidecars."""
     rule = {name: getattr(manifest, name) for name in ("format_version", "shard", "overrides", "identity", "codec")}
-    wanted: list[tuple[str, dict[str, Any]]] = [(RULE, rule), (TEACHER, files)]
-    wanted += [(VOCABULARY, manifest.vocabulary.model_dump())] if manifest.vocabulary else []
-    wanted += [(sidecar_name(shard.split, shard.index), shard.model_dump()) for shard in manifest.shards]
-    for name, value in wanted:
-        problem = _record_problem(cache, name, value)
-        if problem:
-            yield Bad(name, problem)
+    files = {"vocab_size": manifest.vocab_size, "files": [file.model_dump() for file in manifest.teacher]}
+    vocabulary = {VOCABULARY: manifest.vocabulary.model_dump()} if manifest.vocabulary else {}
+    sidecars = {sidecar_name(shard.split, shard.index): shard.model_dump() for shard in manifest.shards}
+    return {RULE: rule, TEACHER: files, **vocabulary, **sidecars}
 
 
-def _record_problem(cache: Store, name: str, value: dict[str, Any]) -> str | None:
+def record_problem(cache: Store, name: str, value: dict[str, Any] | None = None) -> str | None:
+    """What is wrong with a sealed record: lost, damaged, or another than `value` where that is given."""
     try:
-        return None if read_sealed(cache, name) == value else "does not say what the manifest says"
+        found = read_sealed(cache, name)
     except FileNotFoundError:
         return "is missing"
     except Damaged as error:
         return str(error)
+    return None if value in (None, found) else "is not what the manifest says: of an extension that has not ended, or of another cache"
+
+
+def _without_manifest(cache: Store, reason: str) -> Verdict:
+    """Each record by its seal, the files by their records, sidecars by the rule."""
+    bad = [Bad(MANIFEST, reason)]
+    rule = None
+    try:
+        rule = read_rule(cache)
+        bad += [] if rule else [Bad(RULE, "is missing")]
+    except Damaged as error:
+        bad.append(Bad(RULE, str(error)))
+    for name in (TEACHER, *([VOCABULARY] if rule and needs_vocabulary(rule.codec) else [])):
+        problem = record_problem(cache, name)
+        bad += [Bad(name, problem)] if problem else _bad_files(cache, recorded_files(cache, name))
+    sidecars = [name for name in cache.names("shards") if name.endswith(".json")]
+    for name in sidecars:
+        bad += _sidecar_problems(cache, name, fingerprint(rule.identity) if rule else None)
+    return Verdict(len(sidecars), bad)
+
+
+def _sidecar_problems(cache: Store, name: str, made_by: str | None) -> Iterator[Bad]:
+    problem = record_problem(cache, name)
+    if problem:
+        yield Bad(name, problem)
+        return
+    try:
+        record = ShardRecord.model_validate(read_sealed(cache, name))
+    except ValidationError as error:
+        yield Bad(name, f"has another form ({error.errors()[0]['msg']})")
+        return
+    if sidecar_name(record.split, record.index) != name:
+        yield Bad(name, "is of another shard")
+    elif made_by not in (None, record.made_by.fingerprint):
+        yield Bad(name, "is of another cache")
+    else:
+        yield from _bad_files(cache, [record.payload])
+
+
+def _bad_files(cache: Store, files: list[FileRecord], *, deep: bool = True) -> Iterator[Bad]:
+    for file in files:
+        if problem := file.problem(cache, deep=deep):
+            yield Bad(file.name, problem)
 
 
 def _files(cache: Store, manifest: CacheManifest, deep: bool) -> Iterator[Bad]:
-    beside: list[FileRecord] = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else [])]
-    for file in beside:
-        problem = file.problem(cache, deep=deep)
-        if problem:
-            yield Bad(file.name, problem)
+    yield from _bad_files(cache, [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else [])], deep=deep)
     vocabulary = _vocabulary(cache, manifest)
     for shard in manifest.shards:
         problem = shard.payload.problem(cache, deep=deep) or _payload_problem(cache, shard, manifest, vocabulary, deep)
@@ -138,7 +158,7 @@ def _vocabulary(cache: Store, manifest: CacheManifest) -> Vocabulary | None:
 
 def _payload_problem(cache: Store, shard: ShardRecord, manifest: CacheManifest, vocabulary: Vocabulary | None, deep: bool) -> str | None:
     try:
-        with pa.memory_map(str(cache.fetch(shard.payload.name, shard.payload.bytes))) as source, pa.ipc.open_file(source) as reader:
+        with map_payload(cache, shard.payload) as source, pa.ipc.open_file(source) as reader:
             if reader.num_record_batches != len(shard.batch_rows):
                 return f"{reader.num_record_batches} record batches, {len(shard.batch_rows)} were written"
             if not deep or (manifest.vocabulary and not vocabulary):

@@ -15,6 +15,9 @@ from pipeline.contract.errors import CacheError
 
 COST_UNIT = 8  # a cost of 8 is one bit
 
+_IDS = pa.large_list(pa.int32())
+_SCHEMA = pa.schema([("order", _IDS), ("heads", _IDS), ("clusters", pa.int64())])
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -59,8 +62,7 @@ class Vocabulary:
 
     def to_bytes(self) -> bytes:
         """The file's content: two columns of one row, equal bytes for equal permutations."""
-        heads = pa.array([self.heads.ravel()], type=pa.large_list(pa.int32()))
-        table = pa.table({"order": pa.array([self.order], type=pa.large_list(pa.int32())), "heads": heads, "clusters": [self.clusters]})
+        table = pa.table({"order": [self.order], "heads": [self.heads.ravel()], "clusters": [self.clusters]}, schema=_SCHEMA)
         sink = BytesIO()
         with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_table(table)
@@ -71,15 +73,23 @@ class Vocabulary:
         """Read the file's content.
 
         Raises:
-            CacheError: it is not a vocabulary: `order` is no permutation, or a head names an id outside of it.
+            CacheError: it is not a vocabulary: `order` is no permutation, or a head names an id outside of it or twice.
         """
         try:
             table = pa.ipc.open_file(data).read_all()
-            order, heads = (table[name].combine_chunks().values.to_numpy(zero_copy_only=False) for name in ("order", "heads"))
-            heads = heads.reshape(int(table["clusters"][0].as_py()), -1)
-            if not np.array_equal(np.sort(order), np.arange(len(order))) or not ((heads >= 0) & (heads < len(order))).all():
+            if table.schema != _SCHEMA or table.num_rows != 1 or any(column.null_count for column in table.columns):
+                raise ValueError("it is of another form")
+            order, heads = (table[name].combine_chunks().values.to_numpy() for name in ("order", "heads"))
+            heads = heads.reshape(table["clusters"][0].as_py(), -1)
+            if not np.array_equal(np.sort(order), np.arange(len(order))) or not _different_ids(heads, len(order)):
                 raise ValueError("it holds no permutation")
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             line = str(error).splitlines()[0]
             raise CacheError(f"{source}: cannot be read ({line}), and no shard can without it; run 'pipeline cache repair'") from None
         return cls(order, heads)
+
+
+def _different_ids(heads: np.ndarray, size: int) -> bool:
+    """Whether each row [H] is of different ids below `size`."""
+    rising = np.sort(heads, axis=1)
+    return bool(((rising >= 0) & (rising < size)).all() and (np.diff(rising, axis=1) > 0).all())

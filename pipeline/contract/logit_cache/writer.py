@@ -11,6 +11,7 @@ from pipeline.contract.logit_cache.fidelity import Measured, summarize
 from pipeline.contract.logit_cache.index import (
     FileRecord,
     FreshForward,
+    MadeBy,
     ShardRecord,
     Split,
     pack_lengths,
@@ -32,6 +33,7 @@ def write_shard(
     index: int,
     documents: Sequence[CachedDocument],
     *,
+    made_by: MadeBy,
     first_document: int,
     tokens_per_batch: int,
     skipped: dict[str, int],
@@ -49,6 +51,7 @@ def write_shard(
     record = ShardRecord(
         split=split,
         index=index,
+        made_by=made_by,
         payload=payload,
         lengths=pack_lengths([len(document.token_ids) for document in documents]),
         batch_rows=[batch.num_rows for batch in batches],
@@ -105,9 +108,9 @@ def _measure(codec: Codec, documents: Sequence[CachedDocument], batch: pa.Record
     return [measure(exact, read_rows(codec, columns, row), c) for row, exact in enumerate(documents)]
 
 
-def finished_shard(cache: Store, split: Split, index: int, documents: int, *, deep: bool = False) -> ShardRecord | None:
+def finished_shard(cache: Store, split: Split, index: int, documents: int, made_by: MadeBy, *, deep: bool = False) -> ShardRecord | None:
     """The shard's record if its sidecar names a whole payload of `documents` documents, else None: it is to be done again."""
     record = read_sidecar(cache, split, index)
-    if record is None or (record.split, record.index) != (split, index) or record.documents != documents:
+    if record is None or (record.documents, record.made_by) != (documents, made_by):
         return None
     return None if record.payload.problem(cache, deep=deep) else record

@@ -28,7 +28,7 @@ from fsspec.implementations.cached import WholeFileCacheFileSystem
 
 from pipeline.contract.atomic_io import LOCK, TEMPORARY_PREFIX, disk_errors, publish, remove
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.hashing import hash_bytes
+from pipeline.contract.hashing import hash_bytes, hash_file
 
 POLL_SECONDS = 0.1
 _NAME_CHARACTERS = 40
@@ -66,12 +66,12 @@ def staging_limit(folder: Path, taken: int) -> int:
     return int(chosen)
 
 
-def stage(fs: AbstractFileSystem, path: str, url: str, size: int) -> Path:
+def stage(fs: AbstractFileSystem, path: str, url: str, size: int, digest: str | None = None) -> Path:
     """A whole local copy of `path`, downloaded unless there is one of `size` bytes.
 
     Raises:
         FileNotFoundError: it is not there.
-        PipelineError: it is not of `size` bytes, or does not fit within the limit.
+        PipelineError: it is not of `size` bytes or, as downloaded, not of the xxh3-128 `digest`; or does not fit within the limit.
     """
     name = f"{hash_bytes(url.encode())}-{url.rsplit('/', 1)[-1][-_NAME_CHARACTERS:]}"
     folder = staging_folder()
@@ -81,7 +81,7 @@ def stage(fs: AbstractFileSystem, path: str, url: str, size: int) -> Path:
         with _hold(folder / f"{TEMPORARY_PREFIX}{name}{LOCK}") as lock:
             if not _use(staged, size):  # another process may have staged it meanwhile
                 _make_room(folder, url, size, lock)
-                _download(fs, path, url, size, folder / f"{TEMPORARY_PREFIX}{name}", staged)
+                _download(fs, path, url, size, digest, folder / f"{TEMPORARY_PREFIX}{name}", staged)
     return staged
 
 
@@ -108,7 +108,7 @@ def _use(staged: Path, size: int) -> bool:
     return whole
 
 
-def _download(fs: AbstractFileSystem, path: str, url: str, size: int, private: Path, staged: Path) -> None:
+def _download(fs: AbstractFileSystem, path: str, url: str, size: int, digest: str | None, private: Path, staged: Path) -> None:
     """Bring the file into a filecache in the folder `private` and publish it from there. The caller holds the lock of both."""
     if (found := file_size(fs, path)) != size:
         raise PipelineError(f"{url}: has {found} bytes, {size} were written; write it again")
@@ -117,6 +117,8 @@ def _download(fs: AbstractFileSystem, path: str, url: str, size: int, private: P
     with disk_errors(staged), cache.open(path) as file:
         if os.fstat(file.fileno()).st_size != size:
             raise ConnectionError(f"{url}: was cut off on its way")
+        if digest and hash_file(file.name) != digest:
+            raise PipelineError(f"{url}: does not have the hash {digest} it was written with; write it again")
         publish(Path(file.name), staged)
 
 

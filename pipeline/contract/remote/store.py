@@ -115,10 +115,10 @@ class RemoteStore(Store):
             with disk_errors(path):
                 yield path
 
-    def fetch(self, name: str, bytes: int) -> Path:
+    def fetch(self, name: str, bytes: int, digest: str | None = None) -> Path:
         """Staged under $PIPELINE_STAGING, within $PIPELINE_STAGING_BYTES; see `staging`."""
         with self._backend(name) as (fs, path):
-            return _again(lambda: stage(fs, path, self._url(name), bytes))
+            return _again(lambda: stage(fs, path, self._url(name), bytes, digest))
 
     def _url(self, name: str) -> str:
         return f"{self.url}/{name.strip('/')}" if name else self.url

@@ -15,12 +15,11 @@ from pipeline.contract.logit_cache.index import (
     read_named_sidecar,
     shard_of,
 )
-from pipeline.contract.logit_cache.verify import manifest_records, record_problem
-from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import Store
 from stage1_teacher.calibration import choose_codec
 from stage1_teacher.commit import commit
 from stage1_teacher.leases import Leases, sweep_leases
+from stage1_teacher.lost_records import lost_records, restore
 from stage1_teacher.rule import Inputs, claim, find_inputs, next_move, present_identity, recorded_rule
 from stage1_teacher.tokenization import DocumentTokenizer
 from stage1_teacher.worker import CaptureRequest, Dealt, Worker
@@ -64,13 +63,16 @@ def capture(request: CaptureRequest) -> CaptureResult:
     whole = finished_manifest(request)
     if whole is not None:
         return CaptureResult(whole, shards_reused=len(whole.shards))
-    _restore_lost_records(request.cache)
+    finished = find_manifest(request.cache)
+    restore(request.cache, lost_records(request.cache, finished) if finished else {})
     earlier = recorded_rule(request.cache)
     inputs = find_inputs(request.shard, earlier.identity if earlier else None)
     rule = claim(request.cache, request.shard, request.overrides, inputs.identity, _codec(request, inputs, earlier))
-    _sweep(request.cache, request.splits)
+    _clear_what_the_dead_left(request.cache)
+    _drop_broken_shards(request.cache, request.splits)
     tally = _Tally(request)
     dealt = _work(replace(request, on_shard=tally), rule)
+    _clear_what_the_dead_left(request.cache)  # of workers that were killed meanwhile
     separator_id = DocumentTokenizer(inputs.teacher, request.shard.documents).separator_id
     return CaptureResult(commit(request.cache, rule, dealt, separator_id), **tally.result)  # type: ignore[arg-type]
 
@@ -88,26 +90,20 @@ def _codec(request: CaptureRequest, inputs: Inputs, earlier: Rule | None) -> str
     return choose_codec(request.shard, inputs.documents, tokenizer)
 
 
-def _restore_lost_records(cache: Store) -> None:
-    """Records that are lost or damaged, as the manifest has them; one of an extension that has not ended says more, and stays."""
-    manifest = find_manifest(cache)
-    for name, value in manifest_records(manifest).items() if manifest else ():
-        if record_problem(cache, name):
-            write_sealed(cache, name, value)
+def _clear_what_the_dead_left(cache: Store) -> None:
+    """Leases and halves of killed workers of this machine."""
+    sweep_leases(cache)
+    for folder in ("", "shards", "teacher", "leases", "logs") if cache.is_local else ():
+        sweep_temporaries(cache.path / folder)
 
 
-def _sweep(cache: Store, splits: Sequence[Split]) -> None:
-    """Clear away what killed workers of this machine left, and sidecars whose payload is not what they say.
+def _drop_broken_shards(cache: Store, splits: Sequence[Split]) -> None:
+    """Remove sidecars whose payload is not what they say, so that it is made again.
 
     A remote payload was verified when it was put, and is not read again here; `verify --deep` does.
     """
-    sweep_leases(cache)
-    if not cache.is_local:
-        return
-    for folder in ("", "shards", "teacher", "leases", "logs"):
-        sweep_temporaries(cache.path / folder)
     leases = Leases(cache)
-    for name in cache.names("shards"):
+    for name in cache.names("shards") if cache.is_local else ():
         unit = shard_of(name)
         if not (unit and unit.startswith(tuple(splits)) and name.endswith(".json")) or _holds(cache, name):
             continue
@@ -166,4 +162,4 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
     files = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else []), *payloads]
     if any(file.problem(request.cache, deep=deep and request.cache.is_local) for file in files):
         return None
-    return None if deep and any(record_problem(request.cache, name) for name in manifest_records(manifest)) else manifest
+    return None if deep and lost_records(request.cache, manifest) else manifest

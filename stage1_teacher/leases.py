@@ -86,7 +86,7 @@ class Leases:
     def _is_stale(self, unit: str, found: bytes) -> bool:
         if is_gone(_part(found, "holder")):
             return True
-        content, since = self._seen.get(unit, (b"", 0.0))
+        content, since = self._seen.get(unit, (None, 0.0))
         if content != found:
             self._seen[unit] = (found, time.monotonic())
             return False

@@ -19,10 +19,10 @@ from pipeline.contract.logit_cache.index import (
 )
 from pipeline.contract.logit_cache.verify import Bad, manifest_records, record_problem, verify
 from pipeline.contract.manifest.shard import ShardManifest
-from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import Store
 from stage1_teacher.capture import CaptureRequest, capture
 from stage1_teacher.leases import require_no_worker
+from stage1_teacher.lost_records import restore
 from stage1_teacher.rule import find_inputs, next_move, recorded_rule
 from stage1_teacher.worker import OnShard
 
@@ -66,10 +66,9 @@ def repair(cache: Store, on_shard: OnShard = lambda record, reused, seconds: Non
 
 
 def _restore_records(cache: Store, manifest: CacheManifest | None) -> Rule:
-    """Make every record say what the manifest says. Without a manifest the rule has to be there."""
-    for name, value in manifest_records(manifest).items() if manifest else ():
-        if record_problem(cache, name, value):
-            write_sealed(cache, name, value)
+    """Make every record say what the manifest says, that of an extension too. Without a manifest the rule has to be there."""
+    records = manifest_records(manifest) if manifest else {}
+    restore(cache, {name: value for name, value in records.items() if record_problem(cache, name, value)})
     rule = recorded_rule(cache)
     if rule is None:
         raise CacheError(

@@ -1,7 +1,6 @@
 """Several workers on this machine: processes that share a cache's folder or bucket and nothing else."""
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,12 +95,13 @@ def _work(end: Connection, request: CaptureRequest, rule: Rule, number: int) -> 
         end.send((record, reused, seconds))
 
     with suppress(KeyboardInterrupt, BrokenPipeError):  # told to end, or nobody is left to tell
-        if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
-            return  # it died before it could be asked for its end
+        if not multiprocessing.parent_process().is_alive():  # type: ignore[union-attr]
+            return  # it died before the system was asked to tell
         try:
             end.send(Worker(replace(request, on_shard=report), rule).run())
         except PipelineError as error:
             end.send(error)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is in hand any more
 
 
 def _stop(number: int, frame: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.contract.errors import ManifestError, NotThereYet
+from pipeline.contract.errors import ManifestError
 from pipeline.contract.manifest.experiment import ExperimentManifest
 from pipeline.contract.manifest.find import load_experiment, load_shard, names, shipped_folder, student_settings
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
@@ -87,14 +87,6 @@ def test_a_value_out_of_its_rule_is_named(key):
     name, value = key.split("=")
     with pytest.raises(ManifestError, match=f"{name}=.*{value}"):
         load_shard("installed-docs", read_overrides([key]))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("targets.mode", "sampled"), ("targets.mode", "threshold"), ("targets.temperatures", [1.0, 2.0])]
-)
-def test_what_is_not_there_yet_is_refused_by_name(key, value):
-    with pytest.raises(NotThereYet, match=key):
-        load_shard("installed-docs", {key: value})
 
 
 def test_unknown_keys_of_an_experiment_name_the_nearest():

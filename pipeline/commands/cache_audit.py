@@ -13,7 +13,7 @@ from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.shard_choice import CapturedShard, captured_shard
 
 if TYPE_CHECKING:
-    from stage1_teacher.audit import Audit
+    from stage1_teacher.auditing.audit import Audit
 
 
 def audit(
@@ -27,12 +27,12 @@ def audit(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score cached documents again, live and live against live, and compare row by row. Exit code 2 when the cache is not what the teacher says."""
+    """Score cached documents again and compare row by row. Exit code 2 when the cache is not what the teacher says."""
     chosen = captured_shard(shard, ArtifactRoot.resolve(root), read_overrides(overrides or []))
     with only_results_on_stdout():
         from pipeline.contract.logit_cache import LogitCache
-        from stage1_teacher.audit import AuditRequest
-        from stage1_teacher.audit import audit as run_audit
+        from stage1_teacher.auditing.audit import AuditRequest
+        from stage1_teacher.auditing.audit import audit as run_audit
 
         cache = LogitCache.open(chosen.cache, split)
         found = run_audit(AuditRequest(cache, scoring_shard(chosen, engine), documents, seed, any_teacher, say_progress))
@@ -61,9 +61,8 @@ def print_audit(found: "Audit", facts: dict[str, Any]) -> None:
     out.print(
         f"{facts['shard']} {facts['split']}: {len(found.documents)} documents, {found.rows:,} rows, {facts['engine']} on {found.device}"
     )
-    out.print("\nLive against live: the same documents in batches, in pairs and alone")
-    for name, value in found.control.items():
-        out.print(f"  {name:32s} {figure(value)}")
+    _print_figures("Live against live: the same documents in batches, in pairs and alone", found.control)
+    _print_figures("Recorded at the capture, of all rows", found.recorded)
     out.print("\nThe cache against live, by the teacher's entropy in nats")
     names = [name for name in found.bands["all"] if not name.endswith("_se")]
     print_table(["", *found.bands], [[name, *(_with_error(band, name) for band in found.bands.values())] for name in names])
@@ -71,6 +70,13 @@ def print_audit(found: "Audit", facts: dict[str, Any]) -> None:
     rows = [[check.name, figure(check.value), figure(check.limit), "ok" if check.ok else "NOT OK", _place(check)] for check in found.checks]
     print_table(["worst by criterion", "value", "limit", "", "document, row"], rows)
     out.print("ok" if found.ok else "not ok")
+
+
+def _print_figures(title: str, figures: dict[str, Any]) -> None:
+    out.print(f"\n{title}")
+    for name, value in figures.items():
+        if value is not None:
+            out.print(f"  {name:32s} {figure(value)}")
 
 
 def _place(check: Any) -> str:

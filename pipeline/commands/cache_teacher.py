@@ -47,8 +47,15 @@ def cache_teacher(
         out.print(
             f"{summary['shard']}: {summary['documents']:,} documents, {summary['tokens']:,} target tokens, "
             f"{summary['shards_written']} shards written, {summary['shards_reused']} reused, "
-            f"fingerprint {summary['fingerprint']}\n{summary['cache']}"
+            f"fingerprint {summary['fingerprint']}\n{_read(summary)}\n{summary['cache']}"
         )
+
+
+def _read(summary: dict[str, Any]) -> str:
+    """How the documents that were read add up."""
+    skipped = summary["skipped"]
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items()) or "none skipped"
+    return f"documents read {summary['documents'] + sum(skipped.values()):,}: {summary['documents']:,} kept, {reasons}"
 
 
 def _shard_settings(overrides: dict[str, Any], engine: str | None) -> dict[str, Any]:

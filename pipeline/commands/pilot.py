@@ -22,9 +22,9 @@ from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
 from pipeline.shard_choice import capture_settings
 
 if TYPE_CHECKING:
-    from stage1_teacher.pilot import Pilot
-    from stage1_teacher.pilot_costs import Cost
-    from stage1_teacher.pilot_curve import CurveBand
+    from stage1_teacher.piloting.costs import Cost
+    from stage1_teacher.piloting.curve import CurveBand
+    from stage1_teacher.piloting.pilot import Pilot
 
 
 def pilot(
@@ -41,8 +41,8 @@ def pilot(
     given = pilot_settings(overrides, engine)
     manifest, settings = capture_settings(shard, given, ArtifactRoot.resolve(root))
     with only_results_on_stdout():
-        from stage1_teacher.pilot import PilotRequest
-        from stage1_teacher.pilot import pilot as run_pilot
+        from stage1_teacher.piloting.pilot import PilotRequest
+        from stage1_teacher.piloting.pilot import pilot as run_pilot
 
         found = run_pilot(PilotRequest(manifest, documents, gpus, price, on_scored=say_progress))
     say_remembered(settings, given)

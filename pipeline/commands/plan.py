@@ -1,27 +1,37 @@
-"""`pipeline plan`: what `pipeline run` would do, and why; runs nothing."""
+"""`pipeline plan`: what `pipeline run` would do, and why; or what is known of a shard. Runs nothing."""
 
 from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands.options import JsonOption, RootOption, SetOption, out, print_json
+from pipeline.commands.pilot import pilot_settings
 from pipeline.commands.run import workflow_of
+from pipeline.contract.errors import ManifestError
+from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.manifest.experiment import ExperimentManifest
 from pipeline.workflow import Workflow
 
 
 def plan(
-    experiment: Annotated[str, typer.Argument(help="An experiment's name, or a path to its YAML file.")],
+    experiment: Annotated[str | None, typer.Argument(help="An experiment's name, or a path to its YAML file.")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="A shard instead: its name, or a path to its YAML file.")] = None,
     overrides: SetOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print an experiment's stages with their state and the reason for it, and its budgets."""
-    summary = plan_of(workflow_of(experiment, overrides, root))
+    """Print the stages of an experiment, or of a shard alone, with their state and the reason for it, and what is known of their size."""
+    if (experiment is None) == (shard is None):
+        raise ManifestError(f"plan {experiment or ''}: takes an experiment or --shard NAME, one of the two; for example plan paper-2x2")
+    summary = plan_of(workflow_of(experiment, overrides, root)) if experiment else plan_of_shard(shard or "", overrides, root)
     if as_json:
         print_json(summary)
         return
     for stage in summary["stages"]:
         out.print(f"{stage['state']:8s} {stage['name']}: {stage['reason']}")
+    if shard:
+        _print_shard(shard, summary)
+        return
     tokens = (
         "not known before the cache is made"
         if summary["tokens"] is None
@@ -30,8 +40,35 @@ def plan(
     out.print(f"teacher passes {summary['teacher_passes']}; target tokens to train on: {tokens}")
 
 
+def plan_of_shard(name: str, overrides: list[str] | None, root: str | None) -> dict[str, Any]:
+    """What is known of a shard without its teacher: whether its cache is there, how many documents it has or would have."""
+    from pipeline.contract.logit_cache.index import has_manifest, read_manifest
+    from stage1_teacher.piloting.totals import shard_documents
+
+    alone = ExperimentManifest(name="shard", shard=name, runs=[{}])
+    workflow = Workflow(alone, ArtifactRoot.resolve(root), pilot_settings(overrides, engine=None))
+    stage = workflow.cache_stage()
+    splits = read_manifest(workflow.cache).splits.values() if has_manifest(workflow.cache) else []
+    return {
+        "stages": [stage.as_json()],
+        "teacher_passes": int(stage.state != "current"),
+        "documents": shard_documents(workflow.shard.documents),
+        "tokens": sum(split.tokens for split in splits) or None,
+        "active_layer_tokens": None,
+        "cache_bytes": sum(part.payload.bytes for split in splits for part in split.shards) or None,
+        "gpu_hours": None,
+    }
+
+
+def _print_shard(name: str, summary: dict[str, Any]) -> None:
+    cached = f"; cached are {summary['tokens']:,} target tokens in {summary['cache_bytes']:,} bytes" if summary["tokens"] else ""
+    out.print(f"{summary['documents']:,} documents, training and validation{cached}")
+    if summary["teacher_passes"]:
+        out.print(f"'pipeline pilot --shard {name}' tells tokens, disk, hours and money")
+
+
 def plan_of(workflow: Workflow) -> dict[str, Any]:
-    """The graph and its counted budgets; tokens need a finished cache, costs a pilot, which this version has not."""
+    """The graph and its counted budgets; tokens need a finished cache; 'pipeline pilot' tells what making it costs."""
     stages = workflow.stages()
     cache_is_current = stages[0].state == "current"
     to_train = [stage.state != "current" for stage in stages[1:-1]]

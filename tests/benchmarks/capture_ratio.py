@@ -15,6 +15,7 @@ import torch
 from scored_documents import Teacher
 
 from pipeline.contract.logit_cache.codec import make_codec
+from pipeline.contract.logit_cache.index import MadeBy
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
 from pipeline.contract.logit_cache.writer import write_shard
 from pipeline.contract.process import prepare_cpu_process
@@ -50,11 +51,11 @@ def main() -> None:
     counts = np.bincount(np.concatenate(documents), minlength=teacher.engine.vocab_size)
     codec = make_codec("ranks", teacher.shard.targets, Vocabulary.by_frequency(counts))
     with tempfile.TemporaryDirectory() as folder:
-        cache = open_store(Path(folder))
+        cache, made_by = open_store(Path(folder)), MadeBy(fingerprint="", vocabulary=None)
 
         def capture() -> None:
             scored = teacher.engine.score(documents)
-            write_shard(cache, codec, "train", 0, scored, first_document=0, tokens_per_batch=8192, skipped={}, made_by="")
+            write_shard(cache, codec, "train", 0, scored, first_document=0, tokens_per_batch=8192, skipped={}, made_by=made_by)
 
         ratios = []
         for _ in range(a.rounds + 1):

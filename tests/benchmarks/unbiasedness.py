@@ -208,9 +208,8 @@ def report(name: str, q: np.ndarray, weights: Weights, n: int, c: float) -> None
     print(f"  q < c, all: {v.all_beyond} beyond 4 standard errors, {v.all_beyond_by_chance:.1f} by chance (exact binomials)")
     print(f"  q < c: chi-square over {bins} bins of rank, p = {p_value:.3f}")
     print(f"  q >= c: {s.ids} ids, largest |z| {s.largest_z:.2f}, largest relative error {s.largest_relative:.2e}")
-    print(
-        f"  q >= c: mass off by {s.mass_relative:+.2e} of itself (z {s.mass_z:+.2f}); all weights of a row sum to {mean.sum():.8f} on average"
-    )
+    print(f"  q >= c: mass off by {s.mass_relative:+.2e} of itself (z {s.mass_z:+.2f})")
+    print(f"  all weights of a row sum to {mean.sum():.8f} on average")
 
 
 def main() -> None:
@@ -225,9 +224,8 @@ def main() -> None:
     q = exact(logits)
     document = sample(logits, c, a.draws, a.seed)
     print(f"{a.draws} draws of a row of {a.vocabulary} ids, c = 1/{a.slots}, in {time.perf_counter() - started:.0f} s")
-    print(
-        f"certain: {(q >= c).sum()} ids of mass {q[q >= c].sum():.4f}; drawn: {document.drawn.mean():.3f} a row, expected {q[q < c].sum() / c:.3f}"
-    )
+    print(f"certain: {(q >= c).sum()} ids of mass {q[q >= c].sum():.4f}", end="; ")
+    print(f"drawn: {document.drawn.mean():.3f} a row, expected {q[q < c].sum() / c:.3f}")
     report("before coding", q, before_coding(document, q, c), a.draws, c)
     for name in ("ranks", "streams"):
         report(f"through {name}", q, through(name, document, c, a.vocabulary), a.draws, c)

@@ -46,6 +46,30 @@ def test_equal_rows_give_equal_clusters(table):
     assert fitted().to_bytes() == table.to_bytes()
 
 
+def slow_clusters(ids: np.ndarray, counts: np.ndarray, token_counts: np.ndarray, clusters: int) -> np.ndarray:
+    """[C, H] heads by Lloyd's algorithm in numpy: eight times, rows join the cheapest cluster, clusters count the ids of their rows."""
+    rows = np.split(ids, np.cumsum(counts, dtype=int)[:-1])
+    kept = np.bincount(ids, minlength=VOCAB) + token_counts * len(rows) / token_counts.sum()
+    share = (kept + 1e-9) / (kept + 1e-9).sum()
+    seen = np.zeros((VOCAB, clusters))
+    for cluster, row in enumerate(np.linspace(0, len(rows) - 1, clusters).astype(int)):
+        seen[rows[row], cluster] = 1
+    for _ in range(8):
+        costs = np.rint(-8 * np.log2((seen + 200 * share[:, None]) / (seen.sum(0) + 200))).clip(max=255)
+        chosen = [int(costs[row].sum(0).argmin()) for row in rows]
+        seen = np.zeros_like(seen)
+        for row, cluster in zip(rows, chosen, strict=True):
+            np.add.at(seen[:, cluster], row, 1)
+    probability = (seen + 200 * share[:, None]) / (seen.sum(0) + 200)
+    rank = np.argsort(np.argsort(-kept, kind="stable"), kind="stable")
+    return np.array([sorted(range(VOCAB), key=lambda token: (-column[token], rank[token]))[:4096] for column in probability.T])
+
+
+def test_clusters_are_the_slow_ones(table):
+    ids, counts, _ = rows_of_kinds(1, 3000)
+    np.testing.assert_array_equal(table.heads, slow_clusters(ids, counts, np.bincount(ids, minlength=VOCAB), 12))
+
+
 def test_rows_of_a_kind_share_clusters_and_no_others(table):
     ids, counts, kinds = rows_of_kinds(2, 500)
     chosen = choose_clusters(ids, counts, table.costs)

@@ -20,7 +20,7 @@ def test_golden_values():
 
 
 def test_the_generator_is_splitmix64():
-    """The five outputs for the seed 1234567 that implementations are commonly compared on (Rosetta Code, "Pseudo-random numbers/Splitmix64")."""
+    """The five outputs for the seed 1234567 that implementations are compared on (Rosetta Code, Pseudo-random numbers/Splitmix64)."""
     states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert mix(states).tolist() == wanted

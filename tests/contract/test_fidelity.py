@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_rows import kept_document, keep_sampled, rows_of, sampled_document
+from reference_rows import keep_sampled, kept_document, rows_of, sampled_document
 from stored import CODECS, codec, through_file
 
 from pipeline.contract.logit_cache.draws import row_draws
@@ -76,7 +76,7 @@ def test_kl_finds_entries_whatever_their_order_and_the_free_slots():
 
 @pytest.mark.parametrize("name", COMPACT)
 def test_a_byte_costs_what_the_design_says(name):
-    """Square-root codes: an entry is up to 1/510 off in the root, on average a third of its square; 64 entries, about 4 x 64 / (12 x 255^2)."""
+    """Square-root codes: the mean square of an entry's error is 1 / (12 x 255^2) in the root, and KL twice that, times 64 entries."""
     exact = kept_document(np.random.default_rng(1), [64] * 200, VOCAB)
     rows = restored(name, Targets(), exact)
     assert 0 < row_kl(exact, rows.ids, rows.weights, rows.tail_mass).mean() < 2 * 64 / (12 * 255**2)

@@ -92,13 +92,23 @@ def test_ids_come_back_under_any_vocabulary(counts, size, clustered, seed):
     clusters = rng.integers(0, table.clusters, len(rows)).astype(np.uint8)
     where, ranks = sort_by_rank(ids, counts, clusters, table.ranks)
     np.testing.assert_array_equal(ranks, table.ranks[ids[where], np.repeat(clusters, counts)])
-    start = 0
-    for count in counts.tolist():
+    back, start = decoded(*encode_ranks(ranks, counts), counts, table, clusters), 0
+    for row, count in zip(back, counts.tolist(), strict=True):
         assert (np.diff(ranks[start : start + count]) > 0).all()
         assert sorted(where[start : start + count].tolist()) == list(range(start, start + count))
+        assert row == ids[where[start : start + count]].tolist()
         start += count
-    back = decoded(*encode_ranks(ranks, counts), counts, table, clusters)
-    assert back == [ids[where][start : start + count].tolist() for start, count in zip(np.cumsum(counts, dtype=int) - counts, counts.tolist())]
+
+
+def test_every_border_of_sorting():
+    """Ranks are sorted in words of 64, those from 4096 on apart."""
+    ids = np.array([4097, 64, 4096, 0, 4095, 63, 8192, 127, 4094, 128, 2**20 - 1, 65, 4159, 4160, 4032, 4031], dtype=np.int32)
+    rows = [ids, ids[::-1], ids[:1], ids[2:3], ids[4:5], ids[:0], np.arange(4000, 4255)[::-1], np.arange(255), ids]
+    counts = np.array([len(row) for row in rows], dtype=np.uint8)
+    flat_ids = np.concatenate(rows).astype(np.int32)
+    where, ranks = sort_by_rank(flat_ids, counts, np.zeros(len(rows), dtype=np.uint8), identity(2**20).ranks)
+    np.testing.assert_array_equal(ranks, np.concatenate([np.sort(row) for row in rows]))
+    np.testing.assert_array_equal(flat_ids[where], ranks)
 
 
 @settings(max_examples=40, deadline=None)

@@ -105,11 +105,11 @@ def test_a_good_one_by_hand():
     ],
 )
 def test_what_is_no_vocabulary_is_refused(changes):
-    with pytest.raises(CacheError, match="^here: cannot be read"):
+    with pytest.raises(CacheError, match=r"^here: cannot be read"):
         Vocabulary.from_bytes(file_of(**changes), "here")
 
 
 @pytest.mark.parametrize("data", [b"", b"ARROW1", b"\0" * 4096, b"{}"])
 def test_what_is_no_arrow_file_is_refused(data):
-    with pytest.raises(CacheError, match="^here: cannot be read"):
+    with pytest.raises(CacheError, match=r"^here: cannot be read"):
         Vocabulary.from_bytes(data, "here")

@@ -3,11 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from handmade import handmade, write_cache
 from reference_rows import kept_document, sampled_document
 from stored import codec, file_of
 
+from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.logit_cache.columns import Columns
-from pipeline.contract.logit_cache.padded import read_rows
+from pipeline.contract.logit_cache.statistics import cache_statistics
 from pipeline.contract.manifest.shard import Targets
 
 ROWS, VOCAB = 400, 5000
@@ -49,9 +51,11 @@ def test_compressed_arrays_are_copies(name, tmp_path):
     assert not any(inside(columns.part(part, 0), buffer) for part in names(made) if len(columns.part(part, 0)))
 
 
-def test_reading_rows_of_a_map_leaves_no_arrow_memory(tmp_path):
-    before = pa.total_allocated_bytes()
-    made, columns, _ = mapped("raw", "topk", tmp_path / "raw.arrow")
-    for row in range(2):
-        assert read_rows(made, columns, row).ids.shape == (ROWS, 64)
-    assert pa.total_allocated_bytes() == before
+@pytest.mark.parametrize("name", ["raw", "plain", "ranks"])
+def test_a_cache_says_which_it_is_and_its_reader_keeps_to_it(name, tmp_path):
+    write_cache(tmp_path, [handmade(300, seed) for seed in range(4)], 2, name=name)
+    cache, before = LogitCache.open(tmp_path), pa.total_allocated_bytes()
+    assert [len(cache[index].token_ids) for index in range(4)] == [300] * 4
+    assert cache.padded([3, 0]).ids.shape == (2, 300, 4)
+    is_free = pa.total_allocated_bytes() == before
+    assert cache_statistics(cache.manifest)["zero_copy"] == is_free == (name == "raw")

@@ -1,7 +1,7 @@
 """Processes that capture and may die: forked from one that has imported everything, so that a death costs half a second.
 
-A publication is a rename, or the link that a lease is made by. A process can be told to kill itself right before the n-th
-publication of a kind of file, when the half of it is there under another name, or right after it.
+A publication on a disk is a rename, or the link that a lease is made by; behind a URL it is a put. A process can be told to kill
+itself right before the n-th publication of a kind of file, when on a disk the half of it is there under another name, or right after.
 """
 
 import functools
@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,7 +18,11 @@ from unittest.mock import patch
 
 from captures import take
 
+from pipeline.cli import main
 from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.remote.store import RemoteStore
+from pipeline.contract.store import open_store
+from stage1_teacher.leases import Leases
 
 KINDS = {
     "rule": "rule.json",
@@ -41,16 +46,25 @@ class Death(NamedTuple):
     number: int = 1
 
 
-def start(manifest: ShardManifest, cache: Path, death: Death | None = None, **options: Any) -> BaseProcess:
-    """Begin a capture in a process of its own; `environment` among the options is added to this one's."""
-    _warm_up()
-    process = multiprocessing.get_context("forkserver").Process(target=_capture, args=(manifest, cache, death, options), daemon=True)
+def start(manifest: ShardManifest, cache: Path | str, death: Death | None = None, **options: Any) -> BaseProcess:
+    """Begin a capture in a process of its own. Options: `environment` is added to this one's, `without_leases` works regardless."""
+    return _start(_capture, manifest, cache, death, options)
+
+
+def start_command(arguments: list[str], stderr: Path) -> BaseProcess:
+    """Begin `pipeline ARGUMENTS` as a terminal would, in a process group of its own."""
+    return _start(_command, arguments, stderr)
+
+
+def _start(target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    warm_up()
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
     process.start()
     return process
 
 
 @functools.cache
-def _warm_up() -> None:
+def warm_up() -> None:
     """Start the process that is forked from; it finds modules by the environment alone."""
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
         forkserver.set_forkserver_preload(["warm"])
@@ -65,28 +79,41 @@ def run(*arguments: Any, **options: Any) -> int:
     return process.exitcode
 
 
-def _capture(manifest: ShardManifest, cache: Path, death: Death | None, options: dict[str, Any]) -> None:
+def _capture(manifest: ShardManifest, cache: Path | str, death: Death | None, options: dict[str, Any]) -> None:
     os.environ |= options.pop("environment", {})
+    if options.pop("without_leases", False):
+        Leases.take = lambda leases, unit: True  # type: ignore[method-assign]
     if death:
         _die_at(cache, death)
-    take(manifest, cache, **options)
+    take(manifest, open_store(cache), **options)
 
 
-def _die_at(cache: Path, death: Death) -> None:
+def _command(arguments: list[str], stderr: Path) -> None:
+    os.setsid()
+    with stderr.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    sys.argv = ["pipeline", *arguments]
+    main()
+
+
+def _die_at(cache: Path | str, death: Death) -> None:
     seen = 0
 
-    def wrapped(publish: Any) -> Any:
-        def around(source: Any, target: Any, **more: Any) -> Any:
+    def wrapped(publish: Callable[..., Any], target_of: Callable[..., Any]) -> Callable[..., Any]:
+        def around(*arguments: Any) -> Any:
             nonlocal seen
-            counts = Path(target).is_relative_to(cache) and Path(target).relative_to(cache).match(KINDS[death.kind])
+            target = Path(target_of(*arguments))
+            counts = target.is_relative_to(cache) and target.relative_to(cache).match(KINDS[death.kind])
             seen += counts
             if counts and seen == death.number and death.when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            done = publish(source, target, **more)
+            done = publish(*arguments)
             if counts and seen == death.number:
                 os.kill(os.getpid(), signal.SIGKILL)
             return done
 
         return around
 
-    os.link, os.rename = wrapped(os.link), wrapped(os.rename)
+    os.link, os.rename = (wrapped(publish, lambda source, target: target) for publish in (os.link, os.rename))
+    RemoteStore._upload = wrapped(RemoteStore._upload, lambda store, source, size, name: store._url(name))
+    RemoteStore._put_if_absent = wrapped(RemoteStore._put_if_absent, lambda store, name, data: store._url(name))

@@ -16,8 +16,10 @@ from pipeline.contract.logit_cache.index import MANIFEST
 from pipeline.contract.logit_cache.writer import write_shard
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.sealed import sealed_bytes
-from stage1_teacher.audit import AuditRequest, audit, compare, spread_sample
-from stage1_teacher.audit_figures import ratio
+from stage1_teacher.auditing.audit import AuditRequest, audit, compare, spread_sample
+from stage1_teacher.auditing.figures import ratio
+from stage1_teacher.auditing.rows import compare_rows, score_live
+from stage1_teacher.auditing.rule import checks
 from stage1_teacher.engines.transformers_engine import TransformersEngine
 from stage1_teacher.teacher_files import TeacherFiles
 
@@ -281,6 +283,20 @@ def test_another_teacher_is_refused_at_once(home, caches):
         audit(AuditRequest(LogitCache.open(caches("topk")), other))
     found = audit(AuditRequest(LogitCache.open(caches("topk")), other, documents=4, any_teacher=True))
     assert not found.ok
+
+
+def test_another_vocabulary_cannot_be_compared(home, caches, tmp_path):
+    larger = TransformersEngine(TeacherFiles(write_teacher(tmp_path, vocab_size=VOCAB + 1)), manifest(home, "topk"))
+    with pytest.raises(CacheError, match="300 ids, this one gives mass to 301"):
+        audited(larger, caches("topk"))
+
+
+def test_a_value_that_is_no_number_is_not_ok(engine, caches):
+    cache = LogitCache.open(caches("topk"))
+    rows = compare_rows(engine, cache, [5], score_live(engine, cache, [5]), lambda done, wanted: None)
+    rows.cached["label"][3] = np.nan
+    (failed,) = [check for check in checks(rows, None, 1.0) if not check.ok]
+    assert (failed.document, failed.row) == (5, 3)
 
 
 def test_another_dtype_is_refused(home, caches):

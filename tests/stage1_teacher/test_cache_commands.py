@@ -1,23 +1,31 @@
 """`pipeline cache ls|show|stats|verify` on a real capture; figures recomputed from the documents."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
-from captures import COUNTS, MAX_LENGTH, everything, parquet, write_shard_yaml
+from captures import COUNTS, MAX_LENGTH, everything, parquet, shard, take, write_shard_yaml
 from tiny_teacher import write_teacher
 
 KEYS = {"fingerprint", "targets", "codec", "documents", "tokens", "entries_per_token", "bytes", "bytes_per_token", "mass_kept"}
 KEYS |= {"kl_mean", "kl_p99", "top1_agreement", "teacher_ce"}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A manifest file, and the cache that was captured by it."""
+    folder = tmp_path_factory.mktemp("made")
+    inputs = write_teacher(folder / "teacher"), parquet(folder)
+    take(shard(*inputs, cache={"codec": "plain"}), folder / "tiny")
+    return write_shard_yaml(folder, *inputs, cache={"codec": "plain"}), folder / "tiny"
+
+
 @pytest.fixture
-def cached(pipeline, tmp_path):
-    """A captured shard: its cache and a function that runs `pipeline cache COMMAND` on it."""
-    manifest = write_shard_yaml(tmp_path, write_teacher(tmp_path / "teacher"), parquet(tmp_path))
-    code, _, err = pipeline("cache-teacher", "--shard", manifest)
-    assert code == 0, err
-    return tmp_path / "artifacts" / "caches" / "tiny", lambda command, *more: pipeline("cache", command, "--shard", manifest, *more)
+def cached(pipeline, made, tmp_path):
+    """A copy of the cache, and a function that runs `pipeline cache COMMAND` on it."""
+    cache = shutil.copytree(made[1], tmp_path / "artifacts/caches/tiny")
+    return cache, lambda command, *more: pipeline("cache", command, "--shard", made[0], *more)
 
 
 def payloads(cache):
@@ -58,6 +66,15 @@ def test_stats_for_people(cached):
     assert all(key in out for key in KEYS)
 
 
+def test_stats_of_a_sample_speak_of_gradients(pipeline, made, tmp_path):
+    model, documents = made[0].parent / "teacher", made[0].parent / "documents.parquet"
+    take(shard(model, documents, targets={"mode": "sampled", "c": 1 / 16}), tmp_path / "artifacts/caches/tiny")
+    figures = json.loads(pipeline("cache", "stats", "--shard", "tiny", "--json")[1])
+    assert figures["kl_mean"] is None and figures["codec"] == "streams"
+    assert figures["gradient_error"] > 0 and 1 <= figures["noise_ratio"] < 1.5 and abs(figures["certain_bias"]) < 0.05
+    assert pipeline("cache", "stats", "--shard", "tiny")[0] == 0
+
+
 @pytest.mark.parametrize("deep", [[], ["--deep"]])
 def test_verify_passes_a_whole_cache(cached, deep):
     code, out, err = cached[1]("verify", *deep, "--json")
@@ -76,12 +93,12 @@ def test_a_flipped_bit_needs_the_deep_look(cached):
     code, out, _ = run("verify", "--deep", "--json")
     assert code == 2
     (bad,) = json.loads(out)["bad"]
-    assert bad["shard"] == harmed.name[:11]
+    assert (bad["shard"], bad["file"]) == (harmed.name[:11], f"shards/{harmed.name}")
     code, out, err = run("verify", "--deep")
     assert code == 2
     assert harmed.name in out
     assert err.startswith("error: ")
-    assert "pipeline cache-teacher --shard" in err
+    assert "run 'pipeline cache repair --shard" in err
     assert err.count("\n") == 1
 
 
@@ -99,7 +116,7 @@ def test_a_lost_teacher_file_shows(cached):
     (cache / "teacher" / "config.json").unlink()
     code, out, _ = run("verify", "--json")
     assert code == 2
-    assert json.loads(out)["bad"] == [{"shard": "teacher", "reason": "config.json is missing"}]
+    assert json.loads(out)["bad"] == [{"shard": "teacher/config.json", "file": "teacher/config.json", "reason": "is missing"}]
 
 
 def test_show_ends_with_the_separator(cached):
@@ -137,6 +154,16 @@ def test_ls_lists_finished_caches_only(cached, pipeline):
     assert code == 0
     assert row == {"shard": "tiny", "fingerprint": stats["fingerprint"], "tokens": stats["tokens"]}
     assert "tiny" in pipeline("cache", "ls")[1]
+
+
+def test_ls_goes_on_past_a_damaged_cache(cached, pipeline):
+    cache, _ = cached
+    shutil.copytree(cache, cache.parent / "another")
+    flip_bit(cache / "manifest.json")
+    code, out, err = pipeline("cache", "ls", "--json")
+    assert code == 0
+    assert [row["shard"] for row in json.loads(out)["caches"]] == ["another"]
+    assert "not listed: artifacts/caches/tiny/manifest.json: " in err and "run 'pipeline cache repair --shard tiny'" in err
 
 
 def test_no_cache_names_the_command(pipeline, tmp_path):

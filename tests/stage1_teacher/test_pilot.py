@@ -9,18 +9,19 @@ import pytest
 from captures import SECTIONS, TEXTS, parquet, reference, shard, take, write_shard_yaml
 from tiny_teacher import text, write_teacher
 
+from pipeline.commands.pilot import print_pilot
 from pipeline.contract.logit_cache.index import read_manifest
 from pipeline.contract.manifest.shard import CacheLayout, Documents, Targets
 from pipeline.contract.store import LocalStore
-from stage1_teacher import pilot_costs
+from stage1_teacher.piloting import costs
 from stage1_teacher.calibration import token_counts
 from stage1_teacher.documents.base import RawDocument
 from stage1_teacher.engines.transformers_engine import TransformersEngine
-from stage1_teacher.narrow import narrow
-from stage1_teacher.pilot import FirstDocuments, PilotRequest, pilot
-from stage1_teacher.pilot_costs import Cost, codecs, halves, measure_costs, wanted_targets
-from stage1_teacher.pilot_curve import mass_curve
-from stage1_teacher.pilot_totals import extrapolate, shard_documents
+from stage1_teacher.piloting.costs import Cost, codecs, halves, measure_costs, wanted_targets
+from stage1_teacher.piloting.curve import mass_curve
+from stage1_teacher.piloting.narrow import narrow
+from stage1_teacher.piloting.pilot import FirstDocuments, PilotRequest, pilot
+from stage1_teacher.piloting.totals import extrapolate, shard_documents
 from stage1_teacher.rule import find_inputs
 from stage1_teacher.shard_plan import split_of
 from stage1_teacher.teacher_files import TeacherFiles
@@ -149,7 +150,7 @@ def test_the_very_documents_give_the_very_bytes(home, tmp_path, codec):
 
 
 def test_clusters_are_fitted_to_one_half_and_measured_on_the_other(engine, monkeypatch):
-    monkeypatch.setattr(pilot_costs, "CLUSTER_ROWS", 150)
+    monkeypatch.setattr(costs, "CLUSTER_ROWS", 150)
     rng = np.random.default_rng(1)
     documents = engine.score([rng.integers(0, VOCAB, 24).astype(np.int32) for _ in range(20)], Targets(k=16))
     first, second = halves(documents)
@@ -263,11 +264,30 @@ def test_more_documents_than_there_are_leave_no_error(home):
 
 def test_text_has_the_three_parts(pipeline, home, tmp_path):
     path = write_shard_yaml(tmp_path, home / "teacher", home / "few.parquet")
-    code, out, err = pipeline("pilot", "--shard", path, "--documents", "5")
+    code, out, err = pipeline("pilot", "--shard", path, "--documents", "2", "--price", "1")
     assert code == 0, err
-    assert all(part in out for part in ("Mass of the k largest", "* topk k=8", "sampled c=1/254", "Whole shard: 17 documents", "± "))
-    assert "money" not in out
-    assert "money" in pipeline("pilot", "--shard", path, "--documents", "2", "--price", "1")[1]
+    assert all(
+        part in out for part in ("Mass of the k largest", "* topk k=8", "sampled c=1/254", "Whole shard: 17 documents", "± ", "money")
+    )
+
+
+def test_without_a_price_no_money_is_named(piloted, capsys):
+    print_pilot(piloted, gpus=8)
+    out = capsys.readouterr().out
+    assert "money" not in out and "hours on 8 of them" in out and "50 documents" in out
+
+
+def test_a_shard_s_plan_points_to_the_pilot(pipeline, home, tmp_path):
+    path = write_shard_yaml(tmp_path, home / "teacher", home / "few.parquet")
+    code, out, err = pipeline("plan", "--shard", path)
+    assert code == 0, err
+    assert "missing  cache tiny: no finished cache" in out and "17 documents" in out and "pipeline pilot --shard" in out
+    assert pipeline("cache-teacher", "--shard", path)[0] == 0
+    found = json.loads(pipeline("plan", "--shard", path, "--json")[1])
+    stats = json.loads(pipeline("cache", "stats", "--shard", path, "--json")[1])
+    assert [stage["state"] for stage in found["stages"]] == ["current"]
+    assert (found["teacher_passes"], found["tokens"], found["cache_bytes"]) == (0, stats["tokens"], stats["bytes"])
+    assert pipeline("plan")[0] == 2 and pipeline("plan", "demo-2x2", "--shard", path)[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,13 @@ def test_ids_that_a_teacher_masks_are_never_drawn():
         assert max(certain + drawn) < 100
 
 
+def test_a_draw_of_0_falls_on_the_first_id_that_has_mass():
+    logits = torch.zeros(1, 500)
+    logits[0, :3] = -torch.inf
+    ((_, drawn, _),) = keep(logits, 64, [0])
+    assert drawn[0] == 3 and len(drawn) in (63, 64)
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
 def test_a_chunk_of_rows_draws_what_each_row_draws(size):
     logits, draws = some_rows(5, 64, 2000), row_draws(np.arange(65, dtype=np.int32))

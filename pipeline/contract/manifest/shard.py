@@ -1,5 +1,6 @@
 """A named shard: which documents, which teacher, and what of its distribution to keep."""
 
+import math
 import re
 from fractions import Fraction
 from typing import Any, Literal, Self
@@ -9,7 +10,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from pipeline.contract.manifest.strict import Strict
 
 MAX_KEPT_ENTRIES = 255  # n entries a row are stored as uint8
-_FRACTION = re.compile(r"\s*\d+\s*/\s*[1-9]\d*\s*")
+_FRACTION = re.compile(r" *\d+ */ *[1-9]\d* *")
 
 
 class Teacher(Strict):
@@ -63,12 +64,14 @@ class Targets(Strict):
     @field_validator("c", mode="before")
     @classmethod
     def _fraction(cls, value: Any) -> Any:
-        return float(Fraction(value)) if isinstance(value, str) and _FRACTION.fullmatch(value) else value
+        return float(Fraction(value.replace(" ", ""))) if isinstance(value, str) and _FRACTION.fullmatch(value) else value
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if min(self.temperatures) <= 0 or len(set(self.temperatures)) < len(self.temperatures):
-            raise ValueError(f"temperatures={self.temperatures}: have to differ and to be above 0")
+        as_named = {f"{tau:g}" for tau in self.all_temperatures}  # a column of the cache each
+        above_0 = all(0 < tau < math.inf for tau in self.temperatures)
+        if not above_0 or len(set(self.temperatures)) < len(self.temperatures) or len(as_named) < len(self.all_temperatures):
+            raise ValueError(f"temperatures={self.temperatures}: have to differ in six digits and to be above 0")
         if self.mode != "sampled":
             return self
         slots = round(1 / self.c)

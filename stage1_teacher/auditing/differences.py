@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.contract.logit_cache.schema import CachedDocument
-from stage1_teacher.audit_sides import Side, View
+from stage1_teacher.auditing.sides import Side, View
 
 TINY = 1e-300
+LEAST = -65504.0  # float16's; a logprob below it is stored as that of probability 0
 
 Differences = dict[str, np.ndarray]
 """By name, [R] each:
@@ -81,7 +82,7 @@ def best(view: View) -> np.ndarray:
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.abs(one.astype(np.float64) - other.astype(np.float64))
+    return np.abs(np.maximum(one.astype(np.float64), LEAST) - np.maximum(other.astype(np.float64), LEAST))
 
 
 def _alone(view: View, common: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ import numpy as np
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.reader import LogitCache
 from pipeline.contract.logit_cache.schema import CachedDocument
-from stage1_teacher.audit_differences import Differences, differences, further, of_sample, total_variation
-from stage1_teacher.audit_sides import cached_side, certain, coded_side, scored_side
+from stage1_teacher.auditing.differences import Differences, differences, further, of_sample, total_variation
+from stage1_teacher.auditing.sides import cached_side, certain, coded_side, scored_side
 from stage1_teacher.engines.base import ScoringError, TeacherEngine
 
 OnScored = Callable[[int, int], None]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.contract.logit_cache.schema import CachedDocument
-from stage1_teacher.audit_differences import best, match
-from stage1_teacher.audit_sides import View, certain
+from stage1_teacher.auditing.differences import best, match
+from stage1_teacher.auditing.sides import View, certain
 
 FITS = 0.9
 """A signature is believed when nine rows in ten, or nine tenths of the variance, bear it."""

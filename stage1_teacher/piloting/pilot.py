@@ -13,10 +13,10 @@ from pipeline.contract.manifest.shard import ShardManifest
 from stage1_teacher.calibration import choose_codec, token_counts
 from stage1_teacher.documents.base import RawDocument
 from stage1_teacher.engines.open_engine import open_engine
-from stage1_teacher.pilot_costs import Cost, measure_costs, same_targets, wanted_targets
-from stage1_teacher.pilot_curve import MassCurve, mass_curve
-from stage1_teacher.pilot_scoring import OnScored, measure_rate, score_for
-from stage1_teacher.pilot_totals import Totals, extrapolate, shard_documents
+from stage1_teacher.piloting.costs import Cost, measure_costs, same_targets, wanted_targets
+from stage1_teacher.piloting.curve import MassCurve, mass_curve
+from stage1_teacher.piloting.scoring import OnScored, measure_rate, score_for
+from stage1_teacher.piloting.totals import Totals, extrapolate, shard_documents
 from stage1_teacher.rule import Inputs, find_inputs
 from stage1_teacher.tokenization import DocumentTokenizer
 

@@ -1,7 +1,7 @@
 """Is a cache what its teacher says? A sample of documents is scored again, from the cached token ids, and compared row by row.
 
 Four sides of each document: live in the capture's kind of batches; live again in other batches (the control: what two passes
-of one teacher differ by); the live rows coded and restored (what the codec costs); and the cache. `audit_rule` says how far
+of one teacher differ by); the live rows coded and restored (what the codec costs); and the cache. `rule` says how far
 the cache may be from live.
 """
 
@@ -13,13 +13,15 @@ import numpy as np
 
 from pipeline.contract.errors import CacheError
 from pipeline.contract.fingerprint import declared_identity, require_same
+from pipeline.contract.logit_cache.fidelity import merge
 from pipeline.contract.logit_cache.index import unpack_lengths
 from pipeline.contract.logit_cache.reader import LogitCache
+from pipeline.contract.logit_cache.statistics import figures
 from pipeline.contract.manifest.shard import ShardManifest
-from stage1_teacher.audit_causes import likely_cause
-from stage1_teacher.audit_figures import Figures, bands, cache_figures, control_figures
-from stage1_teacher.audit_rows import OnScored, compare_rows, score_live
-from stage1_teacher.audit_rule import Check, checks
+from stage1_teacher.auditing.causes import likely_cause
+from stage1_teacher.auditing.figures import Figures, bands, cache_figures, control_figures
+from stage1_teacher.auditing.rows import OnScored, compare_rows, score_live
+from stage1_teacher.auditing.rule import Check, checks
 from stage1_teacher.engines.base import TeacherEngine
 from stage1_teacher.engines.open_engine import open_engine
 from stage1_teacher.teacher_files import TeacherFiles, find_teacher
@@ -50,6 +52,7 @@ class Audit:
         documents: the audited documents, by index in the split.
         checks: the criteria, the worst first.
         cause: what probably happened, where a check fails and the rows tell.
+        recorded: what the manifest says of the split's rows at their capture.
         control: live against live.
         bands: the cache against live, over all rows ("all") and by the teacher's entropy in nats.
     """
@@ -59,6 +62,7 @@ class Audit:
     rows: int
     checks: list[Check]
     cause: str | None
+    recorded: Figures
     control: Figures
     bands: dict[str, Figures]
 
@@ -76,7 +80,7 @@ class Audit:
     def as_json(self) -> dict[str, Any]:
         shown = [{**asdict(check), "ok": check.ok} for check in self.checks]
         head = {"ok": self.ok, "problem": self.problem, "device": self.device, "documents": self.documents, "rows": self.rows}
-        return {**head, "checks": shown, "control": self.control, **self.bands["all"], "bands": self.bands}
+        return {**head, "checks": shown, "recorded": self.recorded, "control": self.control, **self.bands["all"], "bands": self.bands}
 
 
 def audit(request: AuditRequest) -> Audit:
@@ -119,16 +123,28 @@ def spread_sample(lengths: Sequence[np.ndarray], count: int, seed: int) -> np.nd
 
 
 def compare(engine: TeacherEngine, cache: LogitCache, indices: Sequence[int], on_scored: OnScored = lambda done, wanted: None) -> Audit:
-    """Audit these documents with this engine."""
+    """Audit these documents with this engine.
+
+    Raises:
+        CacheError: its head has another number of rows than the cache's teacher.
+    """
+    if engine.vocab_size != cache.manifest.vocab_size:
+        raise CacheError(
+            f"{cache.store}: is of a teacher of {cache.manifest.vocab_size} ids, this one gives mass to {engine.vocab_size}; "
+            "rows of different vocabularies cannot be compared, audit it with its own teacher"
+        )
     live = score_live(engine, cache, indices)
     rows = compare_rows(engine, cache, indices, live, on_scored)
-    found = checks(rows, cache.targets.c if cache.targets.mode == "sampled" else None)
+    fidelity = merge([shard.fidelity for shard in cache.record.shards])
+    recorded = figures(fidelity.kind, fidelity.whole)
+    found = checks(rows, cache.targets.c if cache.targets.mode == "sampled" else None, recorded["kl_max"])
     return Audit(
         device=engine.device_name,
         documents=list(indices),
         rows=len(rows.row),
         checks=found,
         cause=None if all(check.ok for check in found) else likely_cause(live, [cache[index] for index in indices]),
+        recorded=recorded,
         control=control_figures(rows),
         bands={name: cache_figures(rows, wanted) for name, wanted in bands(rows.live["entropy"])},
     )

@@ -10,7 +10,7 @@ from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import MAX_KEPT_ENTRIES, Targets
 from stage1_teacher.engines.base import ScoringError, TeacherEngine
-from stage1_teacher.narrow import narrow
+from stage1_teacher.piloting.narrow import narrow
 
 AT_ONCE = 16
 TIMED_SHARE = 4

@@ -7,8 +7,8 @@ import numpy as np
 
 from pipeline.contract.logit_cache.fidelity import BAND_EDGES
 from pipeline.contract.logit_cache.statistics import BAND_NAMES
-from stage1_teacher.audit_differences import Differences
-from stage1_teacher.audit_rows import Compared
+from stage1_teacher.auditing.differences import Differences
+from stage1_teacher.auditing.rows import Compared
 
 Figures = dict[str, Any]
 

@@ -10,6 +10,8 @@ leaves open. So for each row, with d in nats for logprobs and the square root of
 
     limit = coded + 2 (2 live + floor)
 
+and the same for the largest KL that the manifest records of all rows at their capture.
+
 A sample's weights are rounded at random, seeded by the document: equal but where a draw falls on the edge of an entry, which
 moves a weight of c. Where two live scorings, coded, are m apart (total variation, mean over the rows of the document where it
 is largest), n rows of a document have n m / c moves, and so at most 2 n m / c + 4 sqrt(n m / c) + 4.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stage1_teacher.audit_rows import Compared
+from stage1_teacher.auditing.rows import Compared
 
 SAFETY = 2.0
 FLOAT32_NATS = 1e-5  # two sums of 150,000 float32 terms around logits of 30
@@ -48,8 +50,8 @@ class Check:
         )
 
 
-def checks(rows: Compared, sample_c: float | None) -> list[Check]:
-    """Every criterion of the rule, the worst first; `sample_c` is c of a sample."""
+def checks(rows: Compared, sample_c: float | None, recorded_kl: float | None) -> list[Check]:
+    """Every criterion of the rule, the worst first; `sample_c` is c of a sample, `recorded_kl` the manifest's maximum otherwise."""
     found = [_nats(rows, "label", "label", "label's logprob off by")]
     if "entropy" in rows.cached:
         found.append(_nats(rows, "entropy", "entropy", "entropy off by"))
@@ -59,6 +61,8 @@ def checks(rows: Compared, sample_c: float | None) -> list[Check]:
         found.append(_nats(rows, "gap", "kept", "another best entry, by"))
         found += [_kl(rows, key) for key in rows.cached if key.startswith("kl ")]
         found.append(_mean_kl(rows))
+    if recorded_kl is not None:
+        found.append(_recorded(rows, recorded_kl))
     return sorted(found, key=lambda check: -check.value / check.limit)
 
 
@@ -90,6 +94,11 @@ def _nats(rows: Compared, key: str, tolerance_of: str, name: str) -> Check:
 def _kl(rows: Compared, key: str) -> Check:
     limits = (np.sqrt(rows.coded[key]) + 2 * live_kl(rows.control[key].max())) ** 2
     return _worst(rows, f"KL at temperature {key.removeprefix('kl ')}", "nats", rows.cached[key], limits)
+
+
+def _recorded(rows: Compared, kl: float) -> Check:
+    limit = (kl**0.5 + 2 * live_kl(rows.control["kl 1"].max())) ** 2
+    return _worst(rows, "KL beside the largest recorded", "nats", rows.cached["kl 1"], np.full(len(rows.row), limit))
 
 
 def _mean_kl(rows: Compared) -> Check:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test drill check clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -q
+
+# What `make test` does in miniature: captures killed and caches corrupted at random; the records say what was tried.
+drill: setup
+	cd tests/stage1_teacher && PYTHONPATH=../..:.. ../../$(BIN)/python drill_corruption.py --record ../../manifests/records/corruption_drill.json
+	cd tests/stage1_teacher && PYTHONPATH=../..:.. ../../$(BIN)/python drill_kills.py --record ../../manifests/records/kill_drill.json
 
 check: setup
 	$(BIN)/ruff format --check .

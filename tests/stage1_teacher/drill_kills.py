@@ -23,16 +23,16 @@ from pipeline.contract.logit_cache.schema import FORMAT_VERSION
 from pipeline.contract.logit_cache.verify import verify
 from pipeline.contract.store import open_store
 
-DOCUMENTS = 400
-SECTIONS = {"documents": {"limit": 300, "validation": {"documents": 6}}, "cache": {"codec": "clusters", "calibration_rows": 200}}
+LIMIT = 300
 
 
 class Drill:
-    """A capture of some eighty small shards, never killed, and one that is."""
+    """A capture of shards of four documents, never killed, and one that is."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        documents = parquet(folder, [None if i % 9 == 4 else text(1 + i % 20, i) for i in range(DOCUMENTS)])
-        self.yaml = write_shard_yaml(folder, write_teacher(folder / "teacher"), documents, **SECTIONS)
+    def __init__(self, folder: Path, seed: int, limit: int = LIMIT) -> None:
+        documents = parquet(folder, [None if i % 9 == 4 else text(1 + i % 20, i) for i in range(limit + 100)])
+        sections = {"documents": {"limit": limit, "validation": {"documents": 6}}, "cache": {"codec": "clusters", "calibration_rows": 200}}
+        self.yaml = write_shard_yaml(folder, write_teacher(folder / "teacher"), documents, **sections)
         self.folder, self.rng = folder, np.random.default_rng(seed)
         warm_up()
         self._finish("alone", 1)

@@ -10,6 +10,6 @@ def test_fifty_corruptions(tmp_path):
 
 
 def test_five_kills_and_four_workers(tmp_path):
-    drill = drill_kills.Drill(tmp_path, seed=1)
+    drill = drill_kills.Drill(tmp_path, seed=1, limit=40)
     assert sum(drill.run(3, 1).values()) == 3
     assert sum(drill.run(2, 4).values()) == 2

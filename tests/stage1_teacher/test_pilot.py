@@ -13,10 +13,10 @@ from pipeline.commands.pilot import print_pilot
 from pipeline.contract.logit_cache.index import read_manifest
 from pipeline.contract.manifest.shard import CacheLayout, Documents, Targets
 from pipeline.contract.store import LocalStore
-from stage1_teacher.piloting import costs
 from stage1_teacher.calibration import token_counts
 from stage1_teacher.documents.base import RawDocument
 from stage1_teacher.engines.transformers_engine import TransformersEngine
+from stage1_teacher.piloting import costs
 from stage1_teacher.piloting.costs import Cost, codecs, halves, measure_costs, wanted_targets
 from stage1_teacher.piloting.curve import mass_curve
 from stage1_teacher.piloting.narrow import narrow

@@ -2,7 +2,7 @@
 
 The row is a softmax of normals with a heavy head, its 10,000 draws are those of a document of 10,001 tokens. Weights are averaged
 for every id, before the codecs and through `ranks` (square roots rounded at random) and `streams` (whole multiples of c), and
-compared with the row in float64. About a minute and a half on two cores.
+compared with the row in float64. A few minutes on two cores.
 
 An id with q < c is drawn n times with probability q / c: the number of times is binomial, of standard error sqrt(qc - q^2) / sqrt(n).
 "Within four standard errors for every id" cannot hold for all of 151,936: an id that is expected 0.01 times and is drawn once is ten

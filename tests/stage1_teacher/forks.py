@@ -7,6 +7,7 @@ itself right before the n-th publication of a kind of file, when on a disk the h
 import functools
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from pipeline.cli import main
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.remote.store import RemoteStore
 from pipeline.contract.store import open_store
+from stage1_teacher import workers
 from stage1_teacher.leases import Leases
 
 KINDS = {
@@ -51,9 +53,12 @@ def start(manifest: ShardManifest, cache: Path | str, death: Death | None = None
     return _start(_capture, manifest, cache, death, options)
 
 
-def start_command(arguments: list[str], stderr: Path) -> BaseProcess:
-    """Begin `pipeline ARGUMENTS` as a terminal would, in a process group of its own."""
-    return _start(_command, arguments, stderr)
+def start_command(arguments: list[str], stderr: Path, **options: Any) -> BaseProcess:
+    """Begin `pipeline ARGUMENTS` as a terminal would, in a process group of its own.
+
+    Options: `file_bytes` that no file it writes may exceed, as on a full disk; `fork_workers` that have all things loaded too.
+    """
+    return _start(_command, arguments, stderr, options)
 
 
 def _start(target: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -88,10 +93,17 @@ def _capture(manifest: ShardManifest, cache: Path | str, death: Death | None, op
     take(manifest, open_store(cache), **options)
 
 
-def _command(arguments: list[str], stderr: Path) -> None:
+def _command(arguments: list[str], stderr: Path, options: dict[str, Any]) -> None:
     os.setsid()
     with stderr.open("w") as file:
         os.dup2(file.fileno(), 2)
+    if limit := options.get("file_bytes"):
+        sys.dont_write_bytecode = True  # it would be cut off too, and stay
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if options.get("fork_workers"):
+        fork = multiprocessing.get_context("fork")
+        workers.multiprocessing.get_context = lambda kind: fork
     sys.argv = ["pipeline", *arguments]
     main()
 

@@ -22,7 +22,7 @@ def row_kl(exact: CachedDocument, ids: np.ndarray, weights: np.ndarray, tail_mas
     """[R] KL(exact || restored), for restored entries [R, K] (weight 0 in free slots) and tail [R].
 
     An entry that the codec dropped is part of the tail on both sides. Scores are float32 and sum to 1 within 1e-6; the form
-    sum of p log(p / w) - p + w makes nothing of that, is never negative, and 0 for equal rows.
+    sum of p log(p / w) - p + w makes nothing of that: it is 0 for equal rows and below 0 by no more than rounding in float64.
     """
     tail = np.exp(exact.tail_logprob.astype(np.float64))
     q = np.exp(exact.logprobs.astype(np.float64))

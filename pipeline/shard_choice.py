@@ -96,7 +96,7 @@ def _unknown(name: str) -> ManifestError:
 
 
 def _no_cache(cache: Store, name: str, root: ArtifactRoot) -> CacheError:
-    return CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{_root_hint(root)}")
+    return CacheError(f"{cache}: holds no finished cache; make it with 'pipeline cache-teacher --shard {name}'{root_hint(root)}")
 
 
 def _as_captured(manifest: CacheManifest, cache: Store, overrides: dict[str, Any]) -> ShardManifest:
@@ -104,5 +104,6 @@ def _as_captured(manifest: CacheManifest, cache: Store, overrides: dict[str, Any
     return parse(ShardManifest, merge(manifest.shard, nested(overrides)), f"{cache}/manifest.json")
 
 
-def _root_hint(root: ArtifactRoot) -> str:
+def root_hint(root: ArtifactRoot) -> str:
+    """What to add to a command that is to find this root again; nothing for the default."""
     return "" if root.location == "artifacts" else f" --root {root.location}"

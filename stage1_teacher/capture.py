@@ -145,7 +145,8 @@ def _captured_limit(cache: Store) -> int:
 def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheManifest | None:
     """The manifest, if the cache is whole for this request and made by its rule.
 
-    `deep` hashes every payload and document file and reads every record, of the request's splits.
+    `deep` hashes every payload and document file and reads every record; behind a URL no payload nor sidecar, of which there may
+    be thousands: `verify` does.
 
     Raises:
         CacheError: the cache is whole but made by another rule, or of another format version.
@@ -162,4 +163,4 @@ def finished_manifest(request: CaptureRequest, *, deep: bool = True) -> CacheMan
     files = [*manifest.teacher, *([manifest.vocabulary] if manifest.vocabulary else []), *payloads]
     if any(file.problem(request.cache, deep=deep and request.cache.is_local) for file in files):
         return None
-    return None if deep and lost_records(request.cache, manifest) else manifest
+    return None if deep and lost_records(request.cache, manifest, sidecars=request.cache.is_local) else manifest

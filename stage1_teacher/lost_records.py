@@ -8,12 +8,13 @@ from pipeline.contract.sealed import Damaged, write_sealed
 from pipeline.contract.store import Store
 
 
-def lost_records(cache: Store, manifest: CacheManifest) -> dict[str, dict[str, Any]]:
+def lost_records(cache: Store, manifest: CacheManifest, *, sidecars: bool = True) -> dict[str, dict[str, Any]]:
     """What records that are missing, damaged or of another cache have to say, by their files.
 
     Rule and sidecars of an extension that is on its way, or was stopped, say more than the manifest. They are not lost.
     """
-    differ = {name: value for name, value in manifest_records(manifest).items() if record_problem(cache, name, value)}
+    records = {name: value for name, value in manifest_records(manifest).items() if sidecars or shard_of(name) is None}
+    differ = {name: value for name, value in records.items() if record_problem(cache, name, value)}
     return {name: value for name, value in differ.items() if not _of_an_extension(cache, manifest, name, value)}
 
 

@@ -10,7 +10,7 @@ from pipeline.commands.cache_upkeep import gc, repair
 from pipeline.commands.options import JsonOption, RootOption, ShardOption, log, out, print_json
 from pipeline.contract.errors import CacheError, ManifestError
 from pipeline.contract.layout import ArtifactRoot
-from pipeline.shard_choice import CapturedShard, cache_of, captured_shard
+from pipeline.shard_choice import CapturedShard, cache_of, captured_shard, root_hint
 
 app = typer.Typer(no_args_is_help=True, help="Look at a cache, prove it, mend it.")
 app.command("audit", epilog="Example: pipeline cache audit --shard installed-docs")(audit)
@@ -76,7 +76,8 @@ def verify(
     """Compare what is on disk with what was written. Exit code 2 when something is not whole."""
     from pipeline.contract.logit_cache.verify import verify as verify_cache
 
-    cache = cache_of(shard, ArtifactRoot.resolve(root))
+    where = ArtifactRoot.resolve(root)
+    cache = cache_of(shard, where)
     verdict = verify_cache(cache, deep=deep)
     if as_json:
         print_json(verdict.as_json())
@@ -84,9 +85,8 @@ def verify(
     for bad in verdict.bad:
         out.print(f"{bad.file}: {bad.reason}")
     if verdict.bad:
-        raise CacheError(
-            f"{cache}: {len(verdict.bad)} files are not what was written; run 'pipeline cache repair --shard {shard}' to mend exactly those"
-        )
+        repair_command = f"pipeline cache repair --shard {shard}{root_hint(where)}"
+        raise CacheError(f"{cache}: {len(verdict.bad)} files are not what was written; run '{repair_command}' to mend exactly those")
     out.print(f"{cache}: {verdict.shards} shards, all as written{' (hashes and every document)' if deep else ' (sizes and footers)'}")
 
 

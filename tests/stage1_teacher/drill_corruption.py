@@ -15,6 +15,7 @@ import numpy as np
 from captures import parquet, shard, take, tree
 from drill_record import write_record
 from tiny_teacher import write_teacher
+from transformers.utils.logging import disable_progress_bar
 
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.logit_cache.verify import verify
@@ -146,8 +147,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corruptions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path, default=Path("manifests/records/corruption-drill.json"))
+    parser.add_argument("--record", type=Path, default=Path("manifests/records/corruption_drill.json"))
     arguments = parser.parse_args()
+    disable_progress_bar()
     folder = Path(tempfile.mkdtemp(prefix="drill-"))
     try:
         drill = Drill(folder, arguments.seed)

@@ -23,18 +23,18 @@ from tiny_teacher import text, write_teacher
 from pipeline.contract.logit_cache.verify import verify
 from pipeline.contract.store import open_store
 
-DOCUMENTS = 400
-SECTIONS = {"documents": {"limit": 300, "validation": {"documents": 6}}, "cache": {"codec": "clusters", "calibration_rows": 200}}
+LIMIT = 300
 MOST_SECONDS, MOST_SHARDS = 0.3, 3
 """A kill comes so late at most after the start, and after so many more shards."""
 
 
 class Drill:
-    """A capture of some eighty small shards, never killed, and others that are. `tried` counts who was killed of how many, and when."""
+    """A capture of shards of four documents, never killed, and others that are. `tried` counts who was killed of how many, and when."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        documents = parquet(folder, [None if i % 9 == 4 else text(1 + i % 20, i) for i in range(DOCUMENTS)])
-        self.yaml = write_shard_yaml(folder, write_teacher(folder / "teacher"), documents, **SECTIONS)
+    def __init__(self, folder: Path, seed: int, limit: int = LIMIT) -> None:
+        documents = parquet(folder, [None if i % 9 == 4 else text(1 + i % 20, i) for i in range(limit + 100)])
+        sections = {"documents": {"limit": limit, "validation": {"documents": 6}}, "cache": {"codec": "clusters", "calibration_rows": 200}}
+        self.yaml = write_shard_yaml(folder, write_teacher(folder / "teacher"), documents, **sections)
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.tried: Counter[tuple[str, str, str]] = Counter()
         self._end(self._start("alone", 1))
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path, default=Path("manifests/records/kill-drill.json"))
+    parser.add_argument("--record", type=Path, default=Path("manifests/records/kill_drill.json"))
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="drill-"))
     try:

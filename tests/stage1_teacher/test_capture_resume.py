@@ -79,14 +79,16 @@ def test_kill_9_in_the_middle_then_the_same_command(pipeline, here, whole, tmp_p
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_to_stop_is_one_line_and_exit_2(here, whole, tmp_path, number):
+def test_a_request_to_stop_is_one_line_and_exit_2(pipeline, here, whole, tmp_path, number):
     code, err = stop_in_the_middle(here, tmp_path, number)
     assert code == 2
     assert "Traceback" not in err
     errors = [line for line in err.splitlines() if line.startswith("error:")]
     assert errors == ["error: interrupted; what is finished is kept, run the same command again to go on"]
     assert err.splitlines()[-1] == errors[0]
+    assert pipeline(*arguments(here, tmp_path))[0] == 0  # a half that the signal came into is cleared by the next command
     assert not list(tmp_path.rglob(f"{TEMPORARY_PREFIX}*")) and not list(tmp_path.glob("caches/tiny/leases/*"))
+    assert tree(tmp_path / "caches/tiny") == whole[1]
 
 
 def test_the_same_command_on_a_whole_cache_reads_nothing_else(pipeline, here, whole, monkeypatch):

@@ -1,13 +1,16 @@
 """Imported by the process that `forks` are forked from, and by nothing else: one capture, so that a fork finds all things loaded."""
 
 import tempfile
+import threading
 from pathlib import Path
 
 import torch
 from captures import parquet, shard, take
 from tiny_teacher import text, write_teacher
+from tqdm import tqdm
 
-torch.set_num_threads(1)  # no thread is ever started here: it would not be there in a fork
+torch.set_num_threads(1)  # no thread is started here: it would not be there in a fork
+tqdm.set_lock(threading.RLock())  # its own is shared by all forks, and one that is killed would hold it for ever
 
 with tempfile.TemporaryDirectory() as folder:
     here = Path(folder)

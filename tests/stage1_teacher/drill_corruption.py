@@ -40,18 +40,19 @@ class Drill:
         self.payloads = [name for name in self.original if name.startswith("shards/") and name.endswith(".arrow")]
 
     def run(self, corruptions: int) -> None:
-        """One file in most cases; now and then two, two payloads swapped, or one lost and nothing to make it from."""
+        """One file in most cases; now and then two, two payloads swapped, or a loss that takes a person."""
         while self.tried.total() < corruptions:
-            case = self.rng.choice(["one", "two", "swap", *AWAY], p=[0.78, 0.1, 0.08, 0.02, 0.02])
+            case = str(self.rng.choice(["one", "two", "swap", "both", *AWAY], p=[0.76, 0.1, 0.08, 0.02, 0.02, 0.02]))
             if case in AWAY:
-                self._without(str(case))
+                self._without(case)
             elif case == "swap":
                 self._mended("swap", self._swap())
+            elif case == "both":
+                self._hurt(sorted(NOTHING_SAYS))
             else:
-                self._one_or_two(str(case))
+                self._hurt(self._pick(list(self.original), 2 if case == "two" else 1))
 
-    def _one_or_two(self, case: str) -> None:
-        names = self._pick(list(self.original), 2 if case == "two" else 1)
+    def _hurt(self, names: list[str]) -> None:
         kinds = [str(self.rng.choice(KINDS)) for _ in names]
         hurt = {name for kind, name in zip(kinds, names, strict=True) if self._damage(kind, name)}
         kind = kinds[0] if len(names) == 1 else "two files"

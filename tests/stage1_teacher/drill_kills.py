@@ -24,7 +24,7 @@ from pipeline.contract.logit_cache.verify import verify
 from pipeline.contract.store import open_store
 
 LIMIT = 300
-MOST_SECONDS, MOST_SHARDS = 0.3, 3
+MOST_SECONDS, MOST_SHARDS = 0.2, 3
 """A kill comes so late at most after the start, and after so many more shards."""
 
 
@@ -51,13 +51,13 @@ class Drill:
 
     def _kill(self, root: str, workers: int) -> None:
         """Start, wait for a random moment, kill; one worker's death the command survives, and ends as if nothing had been."""
-        before, wanted = self._shards(root), int(self.rng.integers(MOST_SHARDS))
+        before, wanted, one = self._shards(root), int(self.rng.integers(MOST_SHARDS + 1)), workers > 1 and self.rng.random() < 0.5
         process = self._start(root, workers)
-        while self._shards(root) < before + wanted and process.is_alive():
+        while process.is_alive() and (self._shards(root) < before + wanted or (one and len(_children(process.pid)) < workers)):
             time.sleep(0.001)
         time.sleep(float(self.rng.uniform(0, MOST_SECONDS)))
         moment = "before the first shard" if self._shards(root) == 0 else "in the midst"
-        victims = _children(process.pid) if workers > 1 and self.rng.random() < 0.4 else []
+        victims = _children(process.pid) if one else []
         if victims:
             _kill(os.kill, int(self.rng.choice(victims)))
             self._end(process)
@@ -65,7 +65,8 @@ class Drill:
         else:
             _kill(os.killpg, process.pid)
             process.join()
-        self.tried[_of(workers), "one worker" if victims else "all", moment] += process.exitcode == (0 if victims else -signal.SIGKILL)
+        if process.exitcode == (0 if victims else -signal.SIGKILL):  # else it had just ended
+            self.tried[_of(workers), "one worker" if victims else "all", moment] += 1
 
     def _start(self, root: str, workers: int) -> BaseProcess:
         arguments = ["cache-teacher", "--shard", str(self.yaml), "--root", str(self.folder / root), "--workers", str(workers)]

@@ -19,6 +19,7 @@ from pipeline.contract.store import Store
 
 FOLDER = "leases"
 PATIENCE = "PIPELINE_LEASE_SECONDS"
+SETTLE_SECONDS = 0.25
 
 
 def _patience() -> float:
@@ -81,6 +82,7 @@ class Leases:
         if not self._is_stale(unit, found):
             return False
         self.cache.write_bytes(_name(unit), self._data())
+        time.sleep(SETTLE_SECONDS)  # others may have found it stale too: the last one to write has it
         return self._is_mine(unit)
 
     def _is_stale(self, unit: str, found: bytes) -> bool:

@@ -73,7 +73,7 @@ def _listen(request: CaptureRequest, working: dict[Connection, BaseProcess]) -> 
                 dealt = message
             elif message[1]:
                 there[message[0].name] = message[0]
-            else:
+            elif message[0].name not in made:  # two may have made it: leases only save work
                 made.add(message[0].name)
                 request.on_shard(*message)
     for name in sorted(there.keys() - made):

@@ -5,6 +5,7 @@ would cost more fidelity than all of the cache's coding. [tokens, vocabulary] ne
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,12 @@ class TransformersEngine:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             prepare_cpu_process()
-            torch.set_num_threads(shard.cache.threads)  # sums over threads: the same number gives the same bytes
         self.device_name = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
         self.model = _load(files, getattr(torch, shard.teacher.dtype)).to(self.device).eval()
         self.head = self.model.get_output_embeddings().weight.detach().to(torch.float32)  # [V, D]
         self.vocab_size = self.head.shape[0]
         self.targets = shard.targets
+        self.threads = shard.cache.threads
         self.tokens_per_batch = shard.cache.tokens_per_batch
         self.rows_per_chunk = shard.cache.rows_per_chunk
         if shard.targets.mode == "topk" and shard.targets.k > self.vocab_size:
@@ -62,7 +63,8 @@ class TransformersEngine:
         self._check_ids(documents)
         scored: list[dict[int, CachedDocument]] = [{} for _ in targets]
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
-            batch = self._score_batch([documents[position] for position in members], targets)
+            with _threads(self.threads):
+                batch = self._score_batch([documents[position] for position in members], targets)
             for found, rows in zip(scored, batch, strict=True):
                 found |= {position: _finite(position, document) for position, document in zip(members, rows, strict=True)}
         return [[found[position] for position in range(len(documents))] for found in scored]
@@ -98,6 +100,17 @@ class TransformersEngine:
                 own = logits if place == len(targets) else logits.clone()  # they are overwritten
                 scored.add(keep(own, labels[chunk], each, draws[chunk]))
         return rows
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Torch's threads, and what they were before given back: sums run over threads, so the number decides the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _finite(position: int, document: CachedDocument) -> CachedDocument:

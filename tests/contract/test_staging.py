@@ -306,7 +306,7 @@ def test_processes_share_a_limit(s3, staging, monkeypatch):
         with_room = [path for path in staging.glob("*") if not path.name.startswith(TEMPORARY_PREFIX)]
         assert len(with_room) <= 2
         time.sleep(0.002)
-    assert all(int(child.communicate()[0]) > 4 for child in children)
+    assert sum(int(child.communicate()[0]) for child in children) > 4  # some were evicted; each may find what the other fetched
     assert len(list(staging.iterdir())) == 2
 
 

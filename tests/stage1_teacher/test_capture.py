@@ -51,8 +51,12 @@ def test_cached_rows_are_a_plain_forwards(tmp_path, files, family, tied):
         np.testing.assert_allclose(document.tail_logprob, np.logaddexp.reduce(exact, axis=1), atol=1e-4)
 
 
-@pytest.mark.parametrize("codec", ["raw", "ranks", "clusters"])
-@pytest.mark.parametrize("targets", [{}, {"mode": "threshold", "c": 0.01, "k": 40}, {"temperatures": [1.0, 2.0], "entropy": True}], ids=str)
+THRESHOLD, WARM = {"mode": "threshold", "c": 0.01, "k": 40}, {"temperatures": [1.0, 2.0], "entropy": True}
+
+
+@pytest.mark.parametrize(
+    ("codec", "targets"), [("raw", WARM), ("ranks", {}), ("ranks", WARM), ("clusters", THRESHOLD), ("clusters", WARM)], ids=str
+)
 def test_every_codec_keeps_the_rows_of_its_mode(tmp_path, teacher, files, codec, targets):
     manifest = shard(teacher, files, targets=targets, cache={"codec": codec, "calibration_rows": 100})
     take(manifest, tmp_path)

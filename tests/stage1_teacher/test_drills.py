@@ -19,7 +19,7 @@ def test_fifty_corruptions(tmp_path):
 
 
 def test_five_kills(tmp_path):
-    drill = drill_kills.Drill(tmp_path, seed=1, limit=80)
+    drill = drill_kills.Drill(tmp_path, seed=1, limit=40)
     drill.run(2, 1)
     drill.run(3, 4)
     assert drill.tried.total() == 5

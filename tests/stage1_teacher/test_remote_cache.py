@@ -79,22 +79,14 @@ def test_the_commands(pipeline, bucket, teacher, tmp_path):
     assert bucket.open_uploads() == []
 
 
-def test_a_capture_that_dies_at_each_stage_goes_on(bucket, teacher, tmp_path):
+def test_one_dies_and_two_go_on_at_once(bucket, teacher, tmp_path):
     where, manifest = f"{bucket.url}/x/caches/tiny", of(bucket, teacher, limit=6)
-    for death in (Death("after", "vocabulary record"), Death("after", "payload"), Death("before", "manifest")):
-        assert run(manifest, where, death, environment=bucket.environment) == -9
-    take(manifest, open_store(where))
-    take(manifest, tmp_path / "here")
-    assert tree(open_store(where)) == tree(tmp_path / "here")
-    assert open_store(where).names("leases") == []
-
-
-def test_two_commands_at_once(bucket, teacher, tmp_path):
-    where, manifest = f"{bucket.url}/x/caches/tiny", of(bucket, teacher, limit=6)
+    assert run(manifest, where, Death("after", "payload"), environment=bucket.environment) == -9
     commands = [start(manifest, where, environment=bucket.environment) for _ in range(2)]
     for command in commands:
         command.join(60)
     assert [command.exitcode for command in commands] == [0, 0]
+    cache = open_store(where)
     take(manifest, tmp_path / "here")
-    assert tree(open_store(where)) == tree(tmp_path / "here")
-    assert verify(open_store(where), deep=True).bad == []
+    assert tree(cache) == tree(tmp_path / "here")
+    assert cache.names("leases") == [] and verify(cache, deep=True).bad == []

@@ -170,6 +170,12 @@ def test_batches_are_within_the_budget_and_hold_every_document_once():
     assert list(batches_by_length([5000, 3], 1000)) == [[1], [0]]
 
 
+def test_torch_has_its_threads_back(teachers):
+    before = torch.get_num_threads()
+    engine(teachers("qwen3"), cache={"threads": before + 1}).score(documents())
+    assert torch.get_num_threads() == before
+
+
 def test_a_bfloat16_body_has_a_float32_head(teachers):
     scorer = engine(teachers("qwen3"), teacher={"dtype": "bfloat16"})
     (ids,) = documents([24])

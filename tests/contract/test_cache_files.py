@@ -52,8 +52,8 @@ def test_the_sidecar_counts_what_was_written(shard, documents):
     assert shard.input_tokens == sum(LENGTHS)
     assert shard.tokens == sum(LENGTHS) - len(LENGTHS)
     assert shard.entries == 4 * shard.tokens
-    assert sum(shard.batch_rows) == len(LENGTHS)
-    assert len(shard.batch_rows) > 3
+    assert sum(batch.documents for batch in shard.batches) == len(LENGTHS)
+    assert len(shard.batches) > 3
     assert sum(shard.fidelity.whole.histogram) == shard.fidelity.whole.rows == shard.tokens
     kept = sum(np.exp(document.logprobs.astype(np.float64)).sum() for document in documents)
     assert shard.mass_kept_sum == pytest.approx(kept, rel=1e-6)

@@ -285,3 +285,29 @@ def test_damage_behind_a_url_does_not_outlive_its_repair(memory, documents):
         LogitCache.open(memory)[7]
     memory.write_bytes(name, whole)
     same(LogitCache.open(memory)[7], documents[7])
+
+
+@pytest.mark.parametrize("name", ["raw", "ranks"])
+def test_no_damaged_byte_of_a_batch_is_decoded(tmp_path, documents, name):
+    """Whichever it is, of the message's head or of a column; other batches of the shard can still be read."""
+    (shard,) = write_cache(tmp_path, documents[:6], per_shard=6, name=name)
+    first, *_, last = shard.batches
+    for at in random.Random(1).sample(range(first.start, first.end), 60):
+        flip_bit(tmp_path / shard.payload.name, at)
+        cache = LogitCache.open(tmp_path)
+        with pytest.raises(
+            CacheError, match=rf"train-00000: cannot be read \(bytes {first.start} to {first.end} .* run 'pipeline cache repair"
+        ):
+            cache[0]
+        same(cache[5], documents[5]) if name == "raw" else cache[5]
+        flip_bit(tmp_path / shard.payload.name, at)
+
+
+def test_batches_tell_where_they_are(tmp_path, documents):
+    """As Arrow's own footer does: each message starts where the one before ends, and the footer's follows."""
+    for shard in write_cache(tmp_path, documents, per_shard=5):
+        data = (tmp_path / shard.payload.name).read_bytes()
+        own = pa.ipc.open_file(data)
+        for number, batch in enumerate(shard.batches):
+            assert pa.ipc.read_record_batch(data[batch.start : batch.end], own.schema).equals(own.get_batch(number))
+        assert [batch.start for batch in shard.batches[1:]] == [batch.end for batch in shard.batches[:-1]]

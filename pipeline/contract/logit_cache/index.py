@@ -75,6 +75,15 @@ class FreshForward(Strict):
     logprob_difference_max: float
 
 
+class BatchRecord(Strict):
+    """A record batch: what a reader checks before it decodes. Its message is the payload's bytes [start, end)."""
+
+    documents: int
+    start: int
+    end: int
+    xxh3_64: str
+
+
 class ShardRecord(Strict):
     """The sidecar of one shard: everything known of it without opening the payload.
 
@@ -90,7 +99,7 @@ class ShardRecord(Strict):
     input_tokens: int
     entries: int
     lengths: str
-    batch_rows: list[int]
+    batches: list[BatchRecord]
     mass_kept_sum: float
     label_logprob_sum: float
     entropy_sum: float

@@ -10,11 +10,21 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_hexdigest
 
 from pipeline.contract.errors import CacheError
 from pipeline.contract.logit_cache.codec import Codec, make_codec, needs_vocabulary
 from pipeline.contract.logit_cache.columns import Columns, tail_name
-from pipeline.contract.logit_cache.index import CacheManifest, FileRecord, ShardRecord, Split, SplitRecord, read_manifest, unpack_lengths
+from pipeline.contract.logit_cache.index import (
+    BatchRecord,
+    CacheManifest,
+    FileRecord,
+    ShardRecord,
+    Split,
+    SplitRecord,
+    read_manifest,
+    unpack_lengths,
+)
 from pipeline.contract.logit_cache.padded import PaddedDocuments, read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
@@ -56,12 +66,14 @@ class LogitCache:
     store: Store
     manifest: CacheManifest
     split: Split
-    _files: Recent[int, pa.RecordBatchFileReader] = field(init=False, repr=False)
+    _payloads: Recent[int, pa.Buffer] = field(init=False, repr=False)
+    _batch_ends: Recent[int, np.ndarray] = field(init=False, repr=False)
     _batches: Recent[tuple[int, int], Columns] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._files = Recent(OPEN_SHARDS, self._open_shard)
-        self._batches = Recent(OPEN_BATCHES, lambda place: Columns(self._files.get(place[0]).get_batch(place[1])))
+        self._payloads = Recent(OPEN_SHARDS, self._open_payload)
+        self._batch_ends = Recent(OPEN_SHARDS, lambda shard: np.cumsum([batch.documents for batch in self.record.shards[shard].batches]))
+        self._batches = Recent(OPEN_BATCHES, self._open_batch)
 
     def __reduce__(self) -> Any:
         """A worker process opens its own files."""
@@ -173,7 +185,7 @@ class LogitCache:
 
     def _place(self, shard: int, row: int) -> tuple[int, int]:
         """Record batch of a shard's row, and the row inside it."""
-        ends = np.cumsum(self.record.shards[shard].batch_rows)
+        ends = self._batch_ends.get(shard)
         batch = int(np.searchsorted(ends, row, side="right"))
         return batch, row - (int(ends[batch - 1]) if batch else 0)
 
@@ -181,8 +193,12 @@ class LogitCache:
     def _shard_starts(self) -> np.ndarray:
         return np.cumsum([0] + [shard.documents for shard in self.record.shards[:-1]])
 
-    def _open_shard(self, position: int) -> pa.RecordBatchFileReader:
-        return pa.ipc.open_file(map_payload(self.store, self.record.shards[position].payload))
+    def _open_payload(self, position: int) -> pa.Buffer:
+        return map_payload(self.store, self.record.shards[position].payload)
+
+    def _open_batch(self, place: tuple[int, int]) -> Columns:
+        shard, number = place
+        return read_batch(self._payloads.get(shard), self.record.shards[shard].batches[number], self.codec.schema)
 
     def _vocabulary(self) -> Vocabulary | None:
         if not needs_vocabulary(self.manifest.codec):
@@ -193,7 +209,7 @@ class LogitCache:
         raise CacheError(f"{self.store}: shard {shard.name}: {problem}; run 'pipeline cache repair --shard {self.store.name}'") from None
 
 
-def map_payload(store: Store, payload: FileRecord) -> pa.MemoryMappedFile:
+def map_payload(store: Store, payload: FileRecord) -> pa.Buffer:
     """A payload's file in memory. A staged copy may make room for another's between fetching and opening it: then it is fetched again.
 
     Raises:
@@ -202,8 +218,24 @@ def map_payload(store: Store, payload: FileRecord) -> pa.MemoryMappedFile:
     """
     for _ in range(FETCHES):
         with suppress(FileNotFoundError):
-            return pa.memory_map(str(store.fetch(payload.name, payload.bytes, payload.xxh3_128)))
-    return pa.memory_map(str(store.fetch(payload.name, payload.bytes, payload.xxh3_128)))
+            return _mapped(store.fetch(payload.name, payload.bytes, payload.xxh3_128))
+    return _mapped(store.fetch(payload.name, payload.bytes, payload.xxh3_128))
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    return pa.memory_map(str(path)).read_buffer()
+
+
+def read_batch(payload: pa.Buffer, record: BatchRecord, schema: pa.Schema) -> Columns:
+    """The columns of a record batch, once its bytes are what was written: nothing below here looks for damage.
+
+    Raises:
+        ValueError: they are not.
+    """
+    message = payload[record.start : record.end]
+    if xxh3_64_hexdigest(message) != record.xxh3_64:
+        raise ValueError(f"bytes {record.start} to {record.end} do not have the hash {record.xxh3_64} they were written with")
+    return Columns(pa.ipc.read_record_batch(message, schema))
 
 
 def read_vocabulary(store: Store, manifest: CacheManifest) -> Vocabulary:

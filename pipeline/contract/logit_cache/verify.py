@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from pipeline.contract.errors import CacheError
 from pipeline.contract.fingerprint import fingerprint
 from pipeline.contract.logit_cache.codec import make_codec, needs_vocabulary
-from pipeline.contract.logit_cache.columns import Columns
 from pipeline.contract.logit_cache.index import (
     MANIFEST,
     RULE,
@@ -27,7 +26,7 @@ from pipeline.contract.logit_cache.index import (
     sidecar_name,
 )
 from pipeline.contract.logit_cache.padded import read_rows
-from pipeline.contract.logit_cache.reader import map_payload, read_vocabulary
+from pipeline.contract.logit_cache.reader import map_payload, read_batch, read_vocabulary
 from pipeline.contract.logit_cache.vocabulary import Vocabulary
 from pipeline.contract.manifest.shard import Targets
 from pipeline.contract.sealed import Damaged, read_sealed
@@ -158,16 +157,17 @@ def _vocabulary(cache: Store, manifest: CacheManifest) -> Vocabulary | None:
 
 def _payload_problem(cache: Store, shard: ShardRecord, manifest: CacheManifest, vocabulary: Vocabulary | None, deep: bool) -> str | None:
     try:
-        with map_payload(cache, shard.payload) as source, pa.ipc.open_file(source) as reader:
-            if reader.num_record_batches != len(shard.batch_rows):
-                return f"{reader.num_record_batches} record batches, {len(shard.batch_rows)} were written"
-            if not deep or (manifest.vocabulary and not vocabulary):
-                return None
-            codec = make_codec(manifest.codec, Targets.model_validate(manifest.shard["targets"]), vocabulary)
-            for number, rows in enumerate(shard.batch_rows):
-                columns = Columns(reader.get_batch(number))
-                for row in range(rows):
-                    read_rows(codec, columns, row)
+        payload = map_payload(cache, shard.payload)
+        found = pa.ipc.open_file(payload).num_record_batches
+        if found != len(shard.batches):
+            return f"{found} record batches, {len(shard.batches)} were written"
+        if not deep or (manifest.vocabulary and not vocabulary):
+            return None
+        codec = make_codec(manifest.codec, Targets.model_validate(manifest.shard["targets"]), vocabulary)
+        for batch in shard.batches:
+            columns = read_batch(payload, batch, codec.schema)
+            for row in range(batch.documents):
+                read_rows(codec, columns, row)
     except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
         return f"cannot be read ({str(error).splitlines()[0]})"
     return None

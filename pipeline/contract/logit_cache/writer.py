@@ -1,14 +1,17 @@
 """Write one shard: payload first, under a name that carries its hash; then the sidecar that makes it count."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_hexdigest
 
 from pipeline.contract.logit_cache.codec import Codec
 from pipeline.contract.logit_cache.columns import Columns
 from pipeline.contract.logit_cache.fidelity import Measured, summarize
 from pipeline.contract.logit_cache.index import (
+    BatchRecord,
     FileRecord,
     FreshForward,
     MadeBy,
@@ -24,6 +27,8 @@ from pipeline.contract.logit_cache.padded import read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import Store
+
+ARROW_MAGIC = b"ARROW1\0\0"
 
 
 def write_shard(
@@ -46,7 +51,7 @@ def write_shard(
     """
     ranges = list(batch_ranges(documents, tokens_per_batch))
     batches = [codec.encode(list(documents[start:stop]), first_document + start) for start, stop in ranges]
-    payload = _publish_payload(cache, codec, shard_name(split, index), batches)
+    payload, batch_records = _publish_payload(cache, codec, shard_name(split, index), batches)
     measured = [row for (start, stop), batch in zip(ranges, batches, strict=True) for row in _measure(codec, documents[start:stop], batch)]
     record = ShardRecord(
         split=split,
@@ -54,7 +59,7 @@ def write_shard(
         made_by=made_by,
         payload=payload,
         lengths=pack_lengths([len(document.token_ids) for document in documents]),
-        batch_rows=[batch.num_rows for batch in batches],
+        batches=batch_records,
         fidelity=summarize(measured, codec.targets.mode == "sampled"),
         fresh_forward=fresh_forward,
         skipped=skipped,
@@ -75,19 +80,30 @@ def batch_ranges(documents: Sequence[CachedDocument], tokens_per_batch: int) -> 
     yield start, len(documents)
 
 
-def _publish_payload(cache: Store, codec: Codec, name: str, batches: list[pa.RecordBatch]) -> FileRecord:
-    compression = None if codec.zstd_level is None else pa.Codec("zstd", compression_level=codec.zstd_level)
+def _publish_payload(cache: Store, codec: Codec, name: str, batches: list[pa.RecordBatch]) -> tuple[FileRecord, list[BatchRecord]]:
     with cache.scratch(f"shards/{name}.arrow") as temporary:
-        with (
-            pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_file(sink, codec.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer,
-        ):
-            for batch in batches:
-                writer.write_batch(batch)
+        ends = _write_payload(temporary, codec, batches)
+        records = [_batch_record(temporary, *part) for part in zip(batches, ends, ends[1:], strict=False)]
         written = FileRecord.of(temporary)
         payload = written.model_copy(update={"name": f"shards/{name}-{written.xxh3_128[:12]}.arrow"})
         cache.put(temporary, payload.name)
-    return payload
+    return payload, records
+
+
+def _write_payload(path: Path, codec: Codec, batches: list[pa.RecordBatch]) -> list[int]:
+    """Where the first batch starts and each ends."""
+    options = pa.ipc.IpcWriteOptions(compression=None if codec.zstd_level is None else pa.Codec("zstd", compression_level=codec.zstd_level))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, codec.schema, options=options) as writer:
+        ends = [len(ARROW_MAGIC) + codec.schema.serialize().size]  # written with the first batch
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    return ends
+
+
+def _batch_record(path: Path, batch: pa.RecordBatch, start: int, end: int) -> BatchRecord:
+    with pa.memory_map(str(path)) as file:
+        return BatchRecord(documents=batch.num_rows, start=start, end=end, xxh3_64=xxh3_64_hexdigest(file.read_buffer()[start:end]))
 
 
 def _sums(documents: Sequence[CachedDocument]) -> dict[str, int | float]:

@@ -57,7 +57,8 @@ def stats(shard: ShardOption, root: RootOption = None, as_json: JsonOption = Fal
     if as_json:
         print_json(figures)
         return
-    bands = figures.pop("bands")
+    bands, at_temperature = figures.pop("bands"), figures.pop("at_temperature", {})
+    figures |= {f"{name}_at_{tau}": value for tau, part in at_temperature.items() for name, value in part.items()}
     for key, value in figures.items():
         out.print(f"{key:36s} {value:,.6g}" if isinstance(value, float) else f"{key:36s} {value}")
     table = Table("teacher's entropy, nats", *next(iter(bands.values())))

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.contract.logit_cache.codec import Codec
 from pipeline.contract.logit_cache.columns import Columns
-from pipeline.contract.logit_cache.masses import kept_mass
+from pipeline.contract.logit_cache.masses import at_temperature
 from pipeline.contract.logit_cache.padded import Rows, read_rows
 from pipeline.contract.logit_cache.reader import LogitCache
 from pipeline.contract.logit_cache.schema import CachedDocument
@@ -88,13 +88,9 @@ def certain(document: CachedDocument) -> np.ndarray:
 
 def _scored_view(document: CachedDocument, temperature: float) -> View:
     row_of = np.repeat(np.arange(document.tokens), document.counts)
-    mass = np.exp(document.logprobs.astype(np.float64) / temperature)
-    if document.drawn is not None:
-        return View(row_of, document.ids.astype(np.int64), mass, np.zeros(document.tokens))
-    tail = document.tail_logprob if temperature == 1.0 else document.other_tails[temperature]
-    total = np.bincount(row_of, weights=mass, minlength=document.tokens)
-    scale = np.divide(kept_mass(tail), total, out=np.zeros_like(total), where=total > 0)
-    return View(row_of, document.ids.astype(np.int64), mass * scale[row_of], np.exp(tail.astype(np.float64)))
+    there = at_temperature(document, temperature)
+    tail = np.zeros(document.tokens) if document.drawn is not None else np.exp(there.tail_logprob.astype(np.float64))
+    return View(row_of, document.ids.astype(np.int64), np.exp(there.logprobs.astype(np.float64)), tail)
 
 
 def _view(rows: Rows) -> View:

@@ -9,6 +9,7 @@ from stored import CODECS, codec, through_file
 
 from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.logit_cache.fidelity import BAND_EDGES, BINS, Band, Measured, merge, quantile, summarize
+from pipeline.contract.logit_cache.masses import at_temperature
 from pipeline.contract.logit_cache.measure import measure, row_kl, sample_errors
 from pipeline.contract.logit_cache.padded import Rows, read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
@@ -49,6 +50,21 @@ def test_kl_is_the_dense_one(name, counts, seed):
     kl = row_kl(exact, rows.ids, rows.weights, rows.tail_mass)
     np.testing.assert_allclose(kl, dense_kl(exact, rows), rtol=1e-3, atol=1e-9)
     assert (kl > -1e-15).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_kl_at_another_temperature_is_the_dense_one(name):
+    """The kept entries there are q^(1/tau) scaled to what the recorded tail leaves, on both sides."""
+    exact = kept_document(np.random.default_rng(4), [64, 3, 1, 255], VOCAB, [2.0])
+    made = codec(name, Targets(k=255, temperatures=[1.0, 2.0]), VOCAB)
+    back = read_rows(made, through_file(made, [exact]), 0, 2.0)
+    there = at_temperature(exact, 2.0)
+    for logprobs, sharp, tail in zip(rows_of(exact, there.logprobs), rows_of(exact, exact.logprobs), exact.other_tails[2.0], strict=True):
+        flat = np.exp(sharp.astype(float) / 2)
+        np.testing.assert_allclose(np.exp(logprobs), flat / flat.sum() * (1 - np.exp(float(tail))), rtol=1e-5)
+    kl = measure(there, back, None).error
+    np.testing.assert_allclose(kl, dense_kl(there, back), rtol=1e-3, atol=1e-9)
+    assert 0 < kl[0] < 0.01
 
 
 def test_kl_of_equal_rows_is_zero_whatever_the_rounding_of_their_sum():

@@ -37,14 +37,19 @@ def slow_encode(rows) -> tuple[list[list[int]], list[int]]:
 def decoded(streams, planes, counts, table: Vocabulary, clusters=None) -> list[list[int]]:
     """Ids of each row, from streams that begin somewhere in longer columns."""
     before = np.arange(3, 3 + STREAMS)
-    columns = tuple(np.concatenate([np.full(n, 255, np.uint8), stream]) for n, stream in zip(before, streams))
-    wide = tuple(np.concatenate([np.full(2, 9, np.uint8), plane]) for plane in planes)
+    columns = _joined([np.concatenate([np.full(n, 255, np.uint8), stream]) for n, stream in zip(before, streams)], before)
+    wide = _joined([np.concatenate([np.full(2, 9, np.uint8), plane]) for plane in planes], np.array([2, 2, 2]))
     ids = np.full((len(counts), max(int(counts.max(initial=0)), 1) + 2), -1, dtype=np.int32)
     first = np.ones(len(counts), dtype=np.uint8)
     clusters = np.zeros(len(counts), dtype=np.uint8) if clusters is None else clusters
-    decode_ids((columns, before), (wide, np.array([2, 2, 2])), counts, first, clusters, (table.heads, table.order), ids)
+    decode_ids(columns, wide, counts, first, clusters, (table.heads, table.order), ids)
     assert (ids[:, 0] == -1).all() and all((row[1 + int(count) :] == -1).all() for row, count in zip(ids, counts))
     return [row[1 : 1 + int(count)].tolist() for row, count in zip(ids, counts)]
+
+
+def _joined(columns: list[np.ndarray], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One behind the other, as a batch's columns are given."""
+    return np.concatenate(columns), starts + np.cumsum([0, *map(len, columns[:-1])])
 
 
 def identity(size: int) -> Vocabulary:

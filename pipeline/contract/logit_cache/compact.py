@@ -51,18 +51,16 @@ class CompactCodec:
 
     def _encode_one(self, document: CachedDocument) -> dict[str, np.ndarray]:
         """The document's part of every column."""
-        row_of = np.repeat(np.arange(document.tokens), document.counts)
-        codes = self._codes(document)
-        kept = codes > NONE
-        counts = np.bincount(row_of[kept], minlength=document.tokens).astype(np.uint8)
-        clusters = choose_clusters(document.ids[kept], counts, self.vocabulary.costs)
-        where, ranks = sort_by_rank(document.ids[kept], counts, clusters, self.vocabulary.ranks)
-        codes, row_of = codes[kept][where].astype(np.uint8), row_of[kept]
+        all_codes = self._codes(document)
+        ids, codes, counts = _with_code(document.ids, all_codes, document.counts)
+        clusters = choose_clusters(ids, counts, self.vocabulary.costs)
+        where, ranks = sort_by_rank(ids, counts, clusters, self.vocabulary.ranks)
+        codes = codes[where]
         columns = {"token_ids": document.token_ids, "label_logprob": document.label_logprob, "clusters": clusters}
         columns |= {} if document.entropy is None else {"entropy": document.entropy}
         if self.multiples:
-            return columns | self._two_lists(codes, ranks, row_of, document.tokens)
-        columns |= {tail_name(tau): rounded(tail, np.float16) for tau, tail in tails_with_dropped(document, kept).items()}
+            return columns | self._two_lists(codes, ranks, counts)
+        columns |= {tail_name(tau): rounded(tail, np.float16) for tau, tail in tails_with_dropped(document, all_codes > NONE).items()}
         values = dict(zip(VALUE_COLUMNS, _split(codes, counts, _tail_context(columns["tail_logprob"]), len(VALUE_COLUMNS)), strict=True))
         return columns | {"counts": counts} | values | _streams("entries", ranks, counts)
 
@@ -74,9 +72,11 @@ class CompactCodec:
             return np.where(multiples > 0, multiples, NONE)
         return round_square_root(document)
 
-    def _two_lists(self, multiples: np.ndarray, ranks: np.ndarray, row_of: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+    def _two_lists(self, multiples: np.ndarray, ranks: np.ndarray, all_counts: np.ndarray) -> dict[str, np.ndarray]:
         several = multiples > 1
-        counts, ones = (np.bincount(row_of[part_], minlength=rows).astype(np.uint8) for part_ in (several, ~several))
+        row_of = np.repeat(np.arange(len(all_counts)), all_counts)
+        counts = np.bincount(row_of[several], minlength=len(all_counts)).astype(np.uint8)
+        ones = all_counts - counts
         lists = _streams("entries", ranks[several], counts) | _streams("ones", ranks[~several], ones)
         return {"counts": counts, "values": multiples[several]} | lists
 
@@ -101,7 +101,8 @@ class CompactCodec:
             self._fill_ids(columns, "ones", row, ones, counts, clusters, ids)
             _weigh_multiples(multiples, counts, ones, self.targets.c, weights)
             return
-        tail, tail_there = (columns.part(tail_name(tau), row).astype(np.float32) for tau in (1.0, temperature))
+        tail = columns.part("tail_logprob", row).astype(np.float32)
+        tail_there = tail if temperature == 1.0 else columns.part(tail_name(temperature), row).astype(np.float32)
         drawn_weight = self.targets.c if self.targets.mode == "sampled" else 0.0
         _weigh(*columns.family("values_", row), tail, tail_there, TAIL_EDGES, counts, self.tables[temperature], drawn_weight, weights)
 
@@ -134,6 +135,21 @@ def _tail_context(tail_logprob: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True)
+def _with_code(ids, codes, counts):
+    """Ids and codes of the entries that have a code, and their number in each row."""
+    left_ids, left_codes, left = np.empty(len(ids), dtype=np.int32), np.empty(len(ids), dtype=np.uint8), np.zeros_like(counts)
+    place, end = np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        before = end
+        for i in range(place, place + np.int64(counts[row])):
+            left_ids[end], left_codes[end] = ids[i], codes[i]
+            end += np.int64(codes[i] >= 0)
+        left[row] = end - before
+        place += np.int64(counts[row])
+    return left_ids[:end], left_codes[:end], left
+
+
+@numba.njit(cache=True)
 def _distribute(codes, counts, context, split, sizes):
     place = np.int64(0)
     for row in range(len(counts)):
@@ -150,7 +166,7 @@ def _weigh(values, starts, tail, tail_there, edges, counts, table, drawn_weight,
         column, count = 0, np.int64(counts[row])
         while column < len(edges) and edges[column] <= -tail[row]:
             column += 1
-        codes, out = values[column][pointers[column] : pointers[column] + count], weights[row]
+        codes, out = values[pointers[column] : pointers[column] + count], weights[row]
         pointers[column] += count
         total = np.float32(0)
         for j in range(count):

@@ -87,7 +87,8 @@ class BatchRecord(Strict):
 class ShardRecord(Strict):
     """The sidecar of one shard: everything known of it without opening the payload.
 
-    `lengths` packs the input tokens of each document: base64 of zstd of little-endian int32.
+    `fidelity` is at temperature 1, `fidelity_at` at each other one that was captured ("2" for 2.0). `lengths` packs the input
+    tokens of each document: base64 of zstd of little-endian int32.
     """
 
     split: Split
@@ -104,6 +105,7 @@ class ShardRecord(Strict):
     label_logprob_sum: float
     entropy_sum: float
     fidelity: Fidelity
+    fidelity_at: dict[str, Fidelity]
     fresh_forward: FreshForward | None
     skipped: dict[str, int]
 

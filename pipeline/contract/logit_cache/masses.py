@@ -1,5 +1,7 @@
 """A row's mass: what its entries have to sum to, and the factor that makes them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from pipeline.contract.logit_cache.schema import CachedDocument
@@ -16,6 +18,16 @@ def kept_mass(tail_logprob: np.ndarray) -> np.ndarray:
     return np.maximum(-np.expm1(tail_logprob.astype(np.float64)), SMALLEST_MASS)
 
 
+def at_temperature(document: CachedDocument, tau: float) -> CachedDocument:
+    """A document as scored, its entries and tail those of a captured temperature: entries sum to 1 less the tail."""
+    if tau == 1.0:
+        return document
+    row_of = np.repeat(np.arange(document.tokens), document.counts)
+    tail = document.other_tails[tau]
+    logprobs = np.log(_masses(document, tau, tail, row_of, slice(None)))
+    return replace(document, logprobs=logprobs, tail_logprob=tail)
+
+
 def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float, np.ndarray]:
     """The tail's logprob [T-1] at each temperature, with the mass of the entries that are not `kept` [N] added to it."""
     tails = {1.0: document.tail_logprob, **document.other_tails}
@@ -26,13 +38,13 @@ def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float
     return {tau: _add(tail, row_of[dropped], _masses(document, tau, tail, row_of, dropped)) for tau, tail in tails.items()}
 
 
-def _masses(document: CachedDocument, tau: float, tail_logprob: np.ndarray, row_of: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+def _masses(document: CachedDocument, tau: float, tail_logprob: np.ndarray, row_of: np.ndarray, wanted: np.ndarray | slice) -> np.ndarray:
     """What entries weigh at a temperature; logprobs are of temperature 1, where they need no factor."""
     if tau == 1.0:
-        return np.exp(document.logprobs[dropped].astype(np.float64))
+        return np.exp(document.logprobs[wanted].astype(np.float64))
     values = np.exp(document.logprobs.astype(np.float64) / tau)
     factor = kept_mass(tail_logprob) / np.maximum(np.bincount(row_of, weights=values, minlength=len(tail_logprob)), 1e-300)
-    return values[dropped] * factor[row_of[dropped]]
+    return values[wanted] * factor[row_of[wanted]]
 
 
 def _add(tail_logprob: np.ndarray, rows: np.ndarray, masses: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ BIT_PLACES[[((1 << place) * int(DE_BRUIJN) % 2**64) >> 58 for place in range(64)
 
 LIMITS = np.array([4**n for n in range(1, STREAMS)] + [2**31 - 1], dtype=np.int64)
 
-Family = tuple[tuple[np.ndarray, ...], np.ndarray]
-"""Columns of a batch, and where a document starts in each."""
+Family = tuple[np.ndarray, np.ndarray]
+"""Columns of a batch one behind the other, and where a document starts in each."""
 
 Tables = tuple[np.ndarray, np.ndarray]
 """A vocabulary's heads [C, H] and order [V]."""
@@ -136,18 +136,20 @@ def _encode(ranks, counts, limits, gaps, sizes, wide):
 def _decode(gaps, starts, wide, wide_starts, limits, counts, first, clusters, heads, order, ids):
     # unsigned indices spare numba's test for negative ones
     one, head = np.uint64(1), heads.shape[1]
-    low, middle, high = wide
-    escaped, pointers = np.uint64(wide_starts[0]), starts.astype(np.uint64)
+    low, middle, high = wide_starts.astype(np.uint64)
+    escaped, pointers = np.uint64(0), starts.astype(np.uint64)
     for row in range(len(counts)):
         out, cluster = ids[row], heads[clusters[row]]
         following, j = np.int64(0), np.uint64(first[row])
         stop = j + np.uint64(counts[row])
         for stream in range(len(limits)):
-            stream_gaps, pointer, limit = gaps[stream], pointers[stream], limits[stream]
+            pointer, limit = pointers[stream], limits[stream]
             while j < stop and following < limit:
-                rank = following + np.int64(stream_gaps[pointer])
-                if stream_gaps[pointer] == 255:
-                    rank += np.int64(low[escaped]) | (np.int64(middle[escaped]) << 8) | (np.int64(high[escaped]) << 16)
+                rank = following + np.int64(gaps[pointer])
+                if gaps[pointer] == 255:
+                    rank += np.int64(wide[low + escaped])
+                    rank += np.int64(wide[middle + escaped]) << 8
+                    rank += np.int64(wide[high + escaped]) << 16
                     escaped += one
                 out[j] = order[np.uint64(rank - head)] if rank >= head else cluster[np.uint64(rank)]
                 following = rank + 1

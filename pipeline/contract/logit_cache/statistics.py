@@ -15,7 +15,8 @@ def cache_statistics(manifest: CacheManifest) -> dict[str, Any]:
     `kl_*` are KL(exact || restored) of the kept ids and the tail as one outcome, over every row written. A sample has
     `gradient_error` (the noise of its weights relative to the distribution, root of the ratio of squared sums) and
     `noise_ratio` (the same over that of the sample before it was coded) and `certain_bias` (mass of the certain entries,
-    restored over exact, less 1). `bands` has the same by the teacher's entropy in nats. `top1_agreement` compares rows scored
+    restored over exact, less 1). `at_temperature` has the same at each other captured temperature, `bands` by the
+    teacher's entropy in nats. `top1_agreement` compares rows scored
     again by a fresh, unpadded forward. `documents_hash` stands for the documents' content.
     """
     shards = manifest.shards
@@ -36,6 +37,7 @@ def cache_statistics(manifest: CacheManifest) -> dict[str, Any]:
         "vocabulary_bytes": manifest.vocabulary.bytes if manifest.vocabulary else 0,
         "mass_kept": sum(shard.mass_kept_sum for shard in shards) / tokens,
         **figures(fidelity.kind, fidelity.whole),
+        **({"at_temperature": _at_temperatures(shards)} if shards[0].fidelity_at else {}),
         "bands": {name: {"rows": band.rows, **figures(fidelity.kind, band)} for name, band in zip(BAND_NAMES, fidelity.bands, strict=True)},
         "teacher_ce": -sum(shard.label_logprob_sum for shard in shards) / tokens,
         "teacher_entropy": sum(shard.entropy_sum for shard in shards) / tokens,
@@ -60,6 +62,11 @@ def figures(kind: str, band: Band) -> dict[str, Any]:
         "noise_ratio": (band.error / band.plain_error) ** 0.5 if band.plain_error else None,
         "certain_bias": band.certain_restored / band.certain_mass - 1 if band.certain_mass else None,
     }
+
+
+def _at_temperatures(shards: list[ShardRecord]) -> dict[str, dict[str, Any]]:
+    parts = {tau: merge([shard.fidelity_at[tau] for shard in shards]) for tau in shards[0].fidelity_at}
+    return {tau: {"mass_kept": part.whole.mass_kept / part.whole.rows, **figures(part.kind, part.whole)} for tau, part in parts.items()}
 
 
 def _fresh_forward(shards: list[ShardRecord]) -> dict[str, Any]:

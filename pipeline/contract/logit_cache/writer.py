@@ -9,7 +9,7 @@ from xxhash import xxh3_64_hexdigest
 
 from pipeline.contract.logit_cache.codec import Codec
 from pipeline.contract.logit_cache.columns import Columns
-from pipeline.contract.logit_cache.fidelity import Measured, summarize
+from pipeline.contract.logit_cache.fidelity import Fidelity, summarize
 from pipeline.contract.logit_cache.index import (
     BatchRecord,
     FileRecord,
@@ -22,6 +22,7 @@ from pipeline.contract.logit_cache.index import (
     shard_name,
     sidecar_name,
 )
+from pipeline.contract.logit_cache.masses import at_temperature
 from pipeline.contract.logit_cache.measure import measure
 from pipeline.contract.logit_cache.padded import read_rows
 from pipeline.contract.logit_cache.schema import CachedDocument
@@ -52,7 +53,7 @@ def write_shard(
     ranges = list(batch_ranges(documents, tokens_per_batch))
     batches = [codec.encode(list(documents[start:stop]), first_document + start) for start, stop in ranges]
     payload, batch_records = _publish_payload(cache, codec, shard_name(split, index), batches)
-    measured = [row for (start, stop), batch in zip(ranges, batches, strict=True) for row in _measure(codec, documents[start:stop], batch)]
+    written = [(documents[start:stop], Columns(batch)) for (start, stop), batch in zip(ranges, batches, strict=True)]
     record = ShardRecord(
         split=split,
         index=index,
@@ -60,7 +61,8 @@ def write_shard(
         payload=payload,
         lengths=pack_lengths([len(document.token_ids) for document in documents]),
         batches=batch_records,
-        fidelity=summarize(measured, codec.targets.mode == "sampled"),
+        fidelity=_fidelity(codec, written, 1.0),
+        fidelity_at={f"{tau:g}": _fidelity(codec, written, tau) for tau in codec.targets.other_temperatures},
         fresh_forward=fresh_forward,
         skipped=skipped,
         **_sums(documents),
@@ -118,10 +120,18 @@ def _sums(documents: Sequence[CachedDocument]) -> dict[str, int | float]:
     }
 
 
-def _measure(codec: Codec, documents: Sequence[CachedDocument], batch: pa.RecordBatch) -> list[Measured]:
-    """Every row, as the batch gives it back."""
-    columns, c = Columns(batch), codec.targets.c if codec.targets.mode == "sampled" else None
-    return [measure(exact, read_rows(codec, columns, row), c) for row, exact in enumerate(documents)]
+def _fidelity(codec: Codec, written: list[tuple[Sequence[CachedDocument], Columns]], tau: float) -> Fidelity:
+    """Every row as scored, against what its batch gives back at a temperature."""
+    sampled = codec.targets.mode == "sampled"
+    c = codec.targets.c if sampled else None
+    return summarize(
+        [
+            measure(at_temperature(exact, tau), read_rows(codec, columns, row, tau), c)
+            for documents, columns in written
+            for row, exact in enumerate(documents)
+        ],
+        sampled,
+    )
 
 
 def finished_shard(cache: Store, split: Split, index: int, documents: int, made_by: MadeBy, *, deep: bool = False) -> ShardRecord | None:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.contract.errors import CacheError, DocumentError, NotThereYet, PipelineError
+from pipeline.contract.errors import CacheError, DocumentError, PipelineError
 from pipeline.contract.fingerprint import Identity, declared_identity, fingerprint, require_same
 from pipeline.contract.logit_cache.index import RULE, Rule, find_manifest, read_named_sidecar, read_rule
 from pipeline.contract.logit_cache.schema import FORMAT_VERSION
@@ -14,6 +14,7 @@ from pipeline.contract.sealed import Damaged, write_sealed
 from pipeline.contract.store import Store
 from stage1_teacher.documents.base import DocumentSource
 from stage1_teacher.documents.open_source import open_documents
+from stage1_teacher.engines.open_engine import require_installed
 from stage1_teacher.teacher_files import TeacherFiles, find_teacher, teacher_is_local
 
 
@@ -30,7 +31,7 @@ def find_inputs(shard: ShardManifest, recorded: Identity | None = None) -> Input
     """Find teacher and documents and hash them; this reads every file once. `recorded`: the identity in the cache, if any.
 
     Raises:
-        TeacherError, DocumentError, NotThereYet: all that is missing, in one line, as the kind of the first.
+        TeacherError, DocumentError: all that is missing, in one line, as the kind of the first.
     """
     missing: list[PipelineError] = []
     teacher = documents = None
@@ -42,12 +43,10 @@ def find_inputs(shard: ShardManifest, recorded: Identity | None = None) -> Input
         documents = open_documents(shard.documents)
     except PipelineError as error:
         missing.append(error)
-    if shard.engine != "transformers":
-        missing.append(
-            NotThereYet(
-                f"engine={shard.engine}: this version captures with transformers; add --engine transformers, or --set engine=transformers"
-            )
-        )
+    try:
+        require_installed(shard.engine)
+    except PipelineError as error:
+        missing.append(error)
     if missing:
         raise type(missing[0])("; ".join(str(error) for error in missing))
     assert teacher is not None and documents is not None

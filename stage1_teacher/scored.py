@@ -1,4 +1,4 @@
-"""From kept entries on a device to documents of the cache."""
+"""From kept entries, chunk after chunk, to documents of the cache."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +7,7 @@ import torch
 
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import Targets
+from stage1_teacher.packed_rows import unpack
 from stage1_teacher.targets import Kept
 
 
@@ -19,11 +20,15 @@ class ScoredRows:
 
     def add(self, kept: Kept) -> None:
         """The next rows."""
-        filled = torch.arange(kept.ids.shape[1], device=kept.ids.device) < kept.counts[:, None]
-        flat = {"ids": kept.ids[filled].to(torch.int32), "logprobs": kept.logprobs[filled]}
-        rows = {name: getattr(kept, name) for name in ("counts", "drawn", "tail_logprob", "label_logprob", "entropy", "tail_square")}
-        for name, values in (flat | rows).items():
-            self._parts.setdefault(name, []).append(values.cpu().numpy())
+        self._append(columns_of(kept))
+
+    def add_packed(self, rows: np.ndarray) -> None:
+        """The next rows, as `pack` made them."""
+        self._append(unpack(rows, self._targets))
+
+    def _append(self, columns: dict[str, np.ndarray]) -> None:
+        for name, values in columns.items():
+            self._parts.setdefault(name, []).append(values)
 
     def documents(self, token_ids: Sequence[np.ndarray]) -> Iterator[CachedDocument]:
         """The documents whose rows were added, in their order."""
@@ -61,3 +66,11 @@ class ScoredRows:
             "tail_logprob": tails,
             **whole,
         }
+
+
+def columns_of(kept: Kept) -> dict[str, np.ndarray]:
+    """Arrays by name, entries flat; free slots are left behind on the device."""
+    filled = torch.arange(kept.ids.shape[1], device=kept.ids.device) < kept.counts[:, None]
+    flat = {"ids": kept.ids[filled].to(torch.int32), "logprobs": kept.logprobs[filled]}
+    rows = {name: getattr(kept, name) for name in ("counts", "drawn", "tail_logprob", "label_logprob", "entropy", "tail_square")}
+    return {name: values.cpu().numpy() for name, values in (flat | rows).items()}

@@ -8,7 +8,7 @@ All of them overwrite `logits` (float32 [R, V]) and keep every mass as a log-sum
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,23 @@ class Kept(NamedTuple):
     label_logprob: Tensor
     entropy: Tensor
     tail_square: Tensor
+
+
+def keep_in_chunks(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor, draws: Tensor, targets: Sequence[Targets], rows_per_chunk: int
+) -> Iterator[list[Kept]]:
+    """Kept entries of hidden states [R, D] for each of the targets, chunk after chunk: [R, V] never exists.
+
+    `head` gives the float32 logits [C, V] of hidden states [C, D]; `labels` and `draws` are [R] each.
+    """
+    for start in range(0, len(hidden), rows_per_chunk):
+        chunk = slice(start, start + rows_per_chunk)
+        logits = head(hidden[chunk])
+        last = len(targets) - 1
+        yield [
+            keep(logits if place == last else logits.clone(), labels[chunk], each, draws[chunk])  # they are overwritten
+            for place, each in enumerate(targets)
+        ]
 
 
 def keep(logits: Tensor, labels: Tensor, targets: Targets, draws: Tensor) -> Kept:

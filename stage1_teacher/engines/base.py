@@ -1,6 +1,7 @@
 """What stage one asks of a teacher, whatever runs it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,9 @@ import numpy as np
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import Targets
+
+FAMILIES = ("qwen3", "qwen2", "llama")
+"""`model_type` of the teachers whose blocks a student can be made of."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,59 @@ class ScoringError(TeacherError):
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(f"document {position}: {problem}")
         self.position, self.problem = position, problem
+
+    def __reduce__(self) -> Any:
+        """It crosses processes."""
+        return ScoringError, (self.position, self.problem)
+
+
+def require_known_ids(documents: Sequence[np.ndarray], vocab_size: int) -> None:
+    """Look at the ids before the teacher does.
+
+    Raises:
+        ScoringError: an id outside the vocabulary.
+    """
+    for position, ids in enumerate(documents):
+        if len(ids) and int(ids.max()) >= vocab_size:
+            raise ScoringError(
+                position,
+                f"token id {int(ids.max())} is outside the teacher's {vocab_size} rows; tokenizer and weights do not belong together",
+            )
+
+
+def require_length(documents: Sequence[np.ndarray], max_length: int) -> None:
+    """Look at the lengths before an engine that was started for shorter ones does.
+
+    Raises:
+        ScoringError: a document is longer.
+    """
+    for position, ids in enumerate(documents):
+        if len(ids) > max_length:
+            raise ScoringError(position, f"has {len(ids)} tokens, documents.max_length={max_length} is the most; cut it, or set more")
+
+
+def require_finite(position: int, document: CachedDocument) -> CachedDocument:
+    """The document.
+
+    Raises:
+        ScoringError: a value of it is no number.
+    """
+    if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
+        raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
+    return document
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Torch's threads, and what they were before given back: sums run over threads, so the number decides the last bit."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class TeacherEngine(Protocol):

@@ -1,6 +1,8 @@
 """From an engine's name to the engine; each is imported when it is chosen."""
 
-from pipeline.contract.errors import NotThereYet
+from importlib.util import find_spec
+
+from pipeline.contract.errors import TeacherError
 from pipeline.contract.manifest.shard import ShardManifest
 from stage1_teacher.engines.base import TeacherEngine
 from stage1_teacher.teacher_files import TeacherFiles
@@ -10,11 +12,26 @@ def open_engine(files: TeacherFiles, shard: ShardManifest) -> TeacherEngine:
     """Load the teacher into the engine that the shard names.
 
     Raises:
-        TeacherError: the teacher cannot be loaded.
-        NotThereYet: an engine of the design that this version has not.
+        TeacherError: the teacher cannot be loaded, or the engine is not installed.
     """
-    if shard.engine != "transformers":
-        raise NotThereYet(f"engine={shard.engine}: this version scores with transformers; add --engine transformers")
+    require_installed(shard.engine)
+    if shard.engine == "vllm":
+        from stage1_teacher.engines.vllm_engine import VllmEngine
+
+        return VllmEngine(files, shard)
     from stage1_teacher.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(files, shard)
+
+
+def require_installed(engine: str) -> None:
+    """Look for an engine's package without loading it.
+
+    Raises:
+        TeacherError: it is not there.
+    """
+    if engine == "vllm" and find_spec("vllm") is None:
+        raise TeacherError(
+            "engine=vllm: vLLM is not installed; install this package's extra 'gpu' (or 'cpu', for machines without one), "
+            "or add --engine transformers"
+        )

@@ -5,7 +5,6 @@ would cost more fidelity than all of the cache's coding. [tokens, vocabulary] ne
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest, Targets
 from pipeline.contract.process import prepare_cpu_process
-from stage1_teacher.engines.base import ScoringError, TeacherInterface
+from stage1_teacher.engines.base import TeacherInterface, require_finite, require_known_ids, torch_threads
+from stage1_teacher.engines.checkpoint import require_family
 from stage1_teacher.scored import ScoredRows
-from stage1_teacher.targets import keep
+from stage1_teacher.targets import keep_in_chunks
 from stage1_teacher.teacher_files import TeacherFiles
-
-FAMILIES = ("qwen3", "qwen2", "llama")
 
 
 class TransformersEngine:
@@ -60,23 +58,14 @@ class TransformersEngine:
 
         Documents of like length share a forward; padding is on the right, where causal attention never looks.
         """
-        self._check_ids(documents)
+        require_known_ids(documents, self.vocab_size)
         scored: list[dict[int, CachedDocument]] = [{} for _ in targets]
         for members in batches_by_length([len(ids) for ids in documents], self.tokens_per_batch):
-            with _threads(self.threads):
+            with torch_threads(self.threads):
                 batch = self._score_batch([documents[position] for position in members], targets)
             for found, rows in zip(scored, batch, strict=True):
-                found |= {position: _finite(position, document) for position, document in zip(members, rows, strict=True)}
+                found |= {position: require_finite(position, document) for position, document in zip(members, rows, strict=True)}
         return [[found[position] for position in range(len(documents))] for found in scored]
-
-    def _check_ids(self, documents: Sequence[np.ndarray]) -> None:
-        for position, ids in enumerate(documents):
-            if len(ids) and int(ids.max()) >= self.vocab_size:
-                raise ScoringError(
-                    position,
-                    f"token id {int(ids.max())} is outside the teacher's {self.vocab_size} rows; "
-                    "tokenizer and weights do not belong together",
-                )
 
     @torch.inference_mode()
     def _score_batch(self, documents: list[np.ndarray], targets: Sequence[Targets]) -> list[Iterator[CachedDocument]]:
@@ -93,47 +82,20 @@ class TransformersEngine:
     def _rows(self, hidden: Tensor, labels: Tensor, draws: Tensor, targets: Sequence[Targets]) -> list[ScoredRows]:
         """Kept entries of R rows for each of the targets, from hidden states [R, D], a chunk of rows at a time."""
         rows = [ScoredRows(each) for each in targets]
-        for start in range(0, len(hidden), self.rows_per_chunk):
-            chunk = slice(start, start + self.rows_per_chunk)
-            logits = hidden[chunk].float() @ self.head.T
-            for place, (each, scored) in enumerate(zip(targets, rows, strict=True), start=1):
-                own = logits if place == len(targets) else logits.clone()  # they are overwritten
-                scored.add(keep(own, labels[chunk], each, draws[chunk]))
+        for chunk in keep_in_chunks(hidden, self._logits, labels, draws, targets, self.rows_per_chunk):
+            for scored, kept in zip(rows, chunk, strict=True):
+                scored.add(kept)
         return rows
 
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Torch's threads, and what they were before given back: sums run over threads, so the number decides the last bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _finite(position: int, document: CachedDocument) -> CachedDocument:
-    """The document, refused if a value of it is no number."""
-    if not np.isfinite(document.label_logprob).all() or np.isnan(document.tail_logprob).any():
-        raise ScoringError(position, "the teacher gives a non-finite value; check its weights and dtype")
-    return document
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return hidden.float() @ self.head.T
 
 
 def _load(files: TeacherFiles, dtype: torch.dtype) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    try:
-        config = AutoConfig.from_pretrained(files.folder, **files.load_arguments())
-    except (ValueError, OSError) as error:
-        line = str(error).splitlines()[0]
-        raise TeacherError(
-            f"teacher.model={files.folder}: its config cannot be read ({line}); supported are {', '.join(FAMILIES)}"
-        ) from None
-    if config.model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise TeacherError(f"teacher.model={files.folder}: family {config.model_type!r} is not supported; supported are {known}")
     # the config is passed on: a GGUF file is slow to parse, and would be once more
+    config = require_family(files)
     return AutoModelForCausalLM.from_pretrained(files.folder, config=config, dtype=dtype, **files.load_arguments())
 
 

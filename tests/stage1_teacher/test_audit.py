@@ -347,4 +347,7 @@ def test_the_command_refuses_another_teacher(command, home):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "teacher.files" in err and "--any-teacher" in err
     assert command("--set", f"teacher.model={home / 'other'}", "--any-teacher")[0] == 2
+
+
+def test_the_command_refuses_an_engine_that_is_not_installed(command, without_vllm):
     assert command("--engine", "vllm")[0] == 2

@@ -161,9 +161,13 @@ def test_a_students_key_is_sent_to_train(refused):
     assert "pipeline train" in line
 
 
-@pytest.mark.parametrize(("option", "value"), [("--engine", "vllm"), ("--executor", "ray")])
-def test_a_part_that_is_not_there_yet(here, refused, option, value):
-    assert "this version" in refused(option, value)
+def test_an_engine_that_is_not_installed(here, refused, without_vllm):
+    assert "engine=vllm: vLLM is not installed" in refused("--engine", "vllm")
+    assert not (here / "artifacts" / "caches" / "tiny" / "shards").exists()
+
+
+def test_a_part_that_is_not_there_yet(here, refused):
+    assert "this version" in refused("--executor", "ray")
     assert not (here / "artifacts" / "caches" / "tiny" / "shards").exists()
 
 

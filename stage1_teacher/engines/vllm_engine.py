@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
@@ -113,10 +114,8 @@ def _start(files: TeacherFiles, shard: ShardManifest, architecture: str) -> Any:
         try:
             return LLM(**_arguments(files, shard, architecture, on_cuda))
         except (ValueError, RuntimeError) as error:
-            line = str(error).strip().splitlines()[0]
-            raise TeacherError(
-                f"teacher.model={files.folder}: vLLM cannot load it ({line}); mend that, or use --engine transformers"
-            ) from error
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error).strip().splitlines()[0]
+            raise TeacherError(f"teacher.model={files.folder}: vLLM cannot load it ({reason}); or use --engine transformers") from error
 
 
 @contextmanager

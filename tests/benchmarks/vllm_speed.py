@@ -10,6 +10,7 @@ import os
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -41,6 +42,17 @@ def seconds(work) -> float:
     started = time.process_time()
     work()
     return time.process_time() - started
+
+
+def rounds(engine, prompts: list[np.ndarray], targets: Targets, count: int) -> dict[str, list[float]]:
+    """Seconds of each kind of request, one after the other in each round; the first round is for warming up."""
+    works = {kind: partial(ask, engine, prompts, kind, targets) for kind in ("prefill", "transport", "head")}
+    works["capture"] = partial(engine.score, prompts, targets)
+    times: dict[str, list[float]] = {kind: [] for kind in works}
+    for _ in range(count + 1):
+        for kind, work in works.items():
+            times[kind].append(seconds(work))
+    return times
 
 
 def front_end(targets: Targets, tokens: int) -> float:
@@ -77,13 +89,7 @@ def main() -> None:
         tokens = sum(map(len, prompts))
         print(f"{tokens} prompt tokens of {len(prompts)} documents, vocabulary {VOCAB}, one thread")
         for targets in (Targets(k=64), Targets(k=128), Targets(mode="threshold", c=1e-3, k=255), Targets(mode="sampled")):
-            kinds = ["prefill", "transport", "head"]
-            works = {kind: (lambda kind=kind: ask(engine, prompts, kind, targets)) for kind in kinds}
-            works["capture"] = lambda: engine.score(prompts, targets)
-            times: dict[str, list[float]] = {kind: [] for kind in works}
-            for _ in range(a.rounds + 1):
-                for kind, work in works.items():
-                    times[kind].append(seconds(work))
+            times = rounds(engine, prompts, targets, a.rounds)
             report("transport / prefill", times["transport"][1:], times["prefill"][1:], targets)
             report("capture / (prefill + head + top-k)", times["capture"][1:], times["head"][1:], targets)
     for targets in (Targets(k=64), Targets(k=128), Targets(mode="sampled")):

@@ -74,9 +74,10 @@ def keep_largest(logits: Tensor, labels: Tensor, k: int, c: float = 0.0, tempera
     """Keep the k largest of each row, or those of them that are c or more; a row may then keep none."""
     rows = _measure(logits, labels, temperatures)
     kept = _largest(rows, k, c)
-    tails = _hide(rows, kept)
-    others = [(tails / tau).logsumexp(-1) - z for tau, z in zip(temperatures, rows.other_normalizers, strict=True)]
-    return kept._replace(tail_logprob=torch.stack([tails.logsumexp(-1) - rows.normalizer, *others], dim=-1))
+    tail = _tail_logprob(rows, kept)
+    hidden = _without(rows.logits, kept, -torch.inf) if temperatures else rows.logits
+    others = [(hidden / tau).logsumexp(-1) - z for tau, z in zip(temperatures, rows.other_normalizers, strict=True)]
+    return kept._replace(tail_logprob=torch.stack([tail, *others], dim=-1))
 
 
 def keep_sampled(logits: Tensor, labels: Tensor, c: float, draws: Tensor) -> Kept:
@@ -88,34 +89,35 @@ def keep_sampled(logits: Tensor, labels: Tensor, c: float, draws: Tensor) -> Kep
     rows = _measure(logits, labels, ())
     slots = round(1 / c)
     certain = _largest(rows, slots, c)
-    tails = _hide(rows, certain)
-    tail = tails.logsumexp(-1) - rows.normalizer
-    tails = tails.sub_(rows.normalizer[:, None]).exp_()  # probabilities from here on
+    tail = _tail_logprob(rows, certain)
+    tails = rows.weights.mul_((-rows.normalizer).exp()[:, None])  # probabilities
     certain = certain._replace(tail_logprob=tail[:, None], tail_square=torch.einsum("rv,rv->r", tails, tails))
     lengths = tails.mul_(2.0**DRAW_BITS / c).to(torch.int64)
-    line = lengths.clamp_(max=(1 << DRAW_BITS) - 1).cumsum(-1)  # [R, V] ends, in units of c 2^-40
+    line = torch.cumsum(lengths, -1, out=lengths)  # [R, V] ends, in units of c 2^-40
     points = draws[:, None] + (torch.arange(slots, device=draws.device) << DRAW_BITS)  # [R, slots]
     ids = torch.searchsorted(line, points, right=True).clamp_(max=line.shape[-1] - 1)
     return _append(certain, ids, (points < line[:, -1:]).sum(-1), c)
 
 
 class _Rows(NamedTuple):
-    """A chunk of rows and what is known of them before any entry is hidden."""
+    """A chunk of rows and what is known of them before any entry is hidden. The largest logit of a row is taken from all of them."""
 
     logits: Tensor  # [R, V]
-    normalizer: Tensor  # [R] log-sum-exp
+    weights: Tensor  # [R, V] their exponentials: one for all sums
+    normalizer: Tensor  # [R] log of the weights' sum
     other_normalizers: list[Tensor]  # the same at other temperatures
     label_logprob: Tensor  # [R]
     entropy: Tensor  # [R]
 
 
 def _measure(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> _Rows:
-    logits.clamp_(min=NEVER)
-    normalizer = logits.logsumexp(-1)
+    logits.sub_(logits.amax(-1, keepdim=True)).clamp_(min=NEVER)
+    weights = logits.exp()
+    total = weights.sum(-1)
+    normalizer = total.log()
     label = logits.gather(-1, labels[:, None])[:, 0] - normalizer
-    logprobs = logits - normalizer[:, None]
-    entropy = -logprobs.exp().mul_(logprobs).sum(-1)  # a dot product in float32, or with logits, is up to 0.01 nats off
-    return _Rows(logits, normalizer, [(logits / tau).logsumexp(-1) for tau in temperatures], label, entropy.clamp_(min=0))
+    entropy = normalizer - torch.linalg.vecdot(weights, logits) / total  # einsum adds up one after the other: 0.001 nats off
+    return _Rows(logits, weights, normalizer, [(logits / tau).logsumexp(-1) for tau in temperatures], label, entropy.clamp_(min=0))
 
 
 def _largest(rows: _Rows, k: int, c: float) -> Kept:
@@ -127,10 +129,16 @@ def _largest(rows: _Rows, k: int, c: float) -> Kept:
     return Kept(ids, logprobs, counts, none, rows.normalizer[:, None], rows.label_logprob, rows.entropy, none.float())
 
 
-def _hide(rows: _Rows, kept: Kept) -> Tensor:
-    """The logits with -inf in place of the kept entries: their log-sum-exp is the tail's, never 1 - sum(p)."""
+def _tail_logprob(rows: _Rows, kept: Kept) -> Tensor:
+    """[R] log of the mass outside the kept entries, -inf where all are kept: the sum of the other weights, never 1 - sum(p)."""
+    tail = _without(rows.weights, kept, 0.0).sum(-1).log().clamp_(min=NEVER) - rows.normalizer
+    return tail.masked_fill_(kept.counts == rows.weights.shape[-1], -torch.inf)
+
+
+def _without(values: Tensor, kept: Kept, instead: float) -> Tensor:
+    """[R, V] `values`, overwritten where an entry is kept."""
     slots = torch.arange(kept.ids.shape[-1], device=kept.ids.device) < kept.counts[:, None]
-    return rows.logits.scatter_(-1, kept.ids, rows.logits.gather(-1, kept.ids).masked_fill_(slots, -torch.inf))
+    return values.scatter_(-1, kept.ids, values.gather(-1, kept.ids).masked_fill_(slots, instead))
 
 
 def _append(certain: Kept, ids: Tensor, drawn: Tensor, c: float) -> Kept:

@@ -58,7 +58,8 @@ def test_one_id_at_a_time_in_whole_numbers_gives_the_same(slots):
     """The same float32 probabilities; dividing by these c is exact, so that the sums are equal to the last bit."""
     logits = some_rows(0, 40, 3000)
     draws = row_draws(np.arange(41, dtype=np.int32))
-    q = (logits - logits.logsumexp(-1, keepdim=True)).exp().double().numpy()
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    q = (weights * (-weights.sum(-1, keepdim=True).log()).exp()).double().numpy()
     for row, (certain, drawn, _) in enumerate(keep(logits, slots, draws)):
         wanted_certain, wanted_drawn = slow_keep_sampled(q[row], 1 / slots, int(draws[row]))
         assert certain == wanted_certain.tolist()

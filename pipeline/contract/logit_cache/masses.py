@@ -22,10 +22,8 @@ def at_temperature(document: CachedDocument, tau: float) -> CachedDocument:
     """A document as scored, its entries and tail those of a captured temperature: entries sum to 1 less the tail."""
     if tau == 1.0:
         return document
-    row_of = np.repeat(np.arange(document.tokens), document.counts)
     tail = document.other_tails[tau]
-    logprobs = np.log(_masses(document, tau, tail, row_of, slice(None)))
-    return replace(document, logprobs=logprobs, tail_logprob=tail)
+    return replace(document, logprobs=np.log(_masses(document, tau, tail, slice(None))), tail_logprob=tail)
 
 
 def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float, np.ndarray]:
@@ -34,14 +32,15 @@ def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float
     dropped = np.flatnonzero(~kept)
     if len(dropped) == 0:
         return tails
-    row_of = np.repeat(np.arange(document.tokens), document.counts)
-    return {tau: _add(tail, row_of[dropped], _masses(document, tau, tail, row_of, dropped)) for tau, tail in tails.items()}
+    rows = np.searchsorted(np.cumsum(document.counts, dtype=np.int64), dropped, side="right")
+    return {tau: _add(tail, rows, _masses(document, tau, tail, dropped)) for tau, tail in tails.items()}
 
 
-def _masses(document: CachedDocument, tau: float, tail_logprob: np.ndarray, row_of: np.ndarray, wanted: np.ndarray | slice) -> np.ndarray:
+def _masses(document: CachedDocument, tau: float, tail_logprob: np.ndarray, wanted: np.ndarray | slice) -> np.ndarray:
     """What entries weigh at a temperature; logprobs are of temperature 1, where they need no factor."""
     if tau == 1.0:
         return np.exp(document.logprobs[wanted].astype(np.float64))
+    row_of = np.repeat(np.arange(document.tokens), document.counts)
     values = np.exp(document.logprobs.astype(np.float64) / tau)
     factor = kept_mass(tail_logprob) / np.maximum(np.bincount(row_of, weights=values, minlength=len(tail_logprob)), 1e-300)
     return values[wanted] * factor[row_of[wanted]]

@@ -34,8 +34,10 @@ class SquareRoot:
     """For temperature 1."""
 
     def encode(self, logprobs: np.ndarray) -> np.ndarray:
-        codes = np.rint(255 * np.exp(logprobs / 2)).astype(np.int16)
-        return np.where(codes > 0, np.minimum(codes, 255), NONE).astype(np.int16)
+        scaled = np.exp(logprobs / 2)
+        np.rint(np.multiply(scaled, 255, out=scaled), out=scaled)
+        codes = np.minimum(scaled, 255, out=scaled).astype(np.int16)
+        return np.add(codes, NONE, out=codes, where=codes == 0)
 
     def values(self, temperature: float) -> np.ndarray:
         assert temperature == 1.0

@@ -130,7 +130,10 @@ def _largest(rows: _Rows, k: int, c: float) -> Kept:
 
 
 def _tail_logprob(rows: _Rows, kept: Kept) -> Tensor:
-    """[R] log of the mass outside the kept entries, -inf where all are kept: the sum of the other weights, never 1 - sum(p)."""
+    """[R] log of the mass outside the kept entries, -inf where all are kept: the sum of the other weights, never 1 - sum(p).
+
+    What is less than float32's smallest number beside the row's largest entry is no mass, and NEVER.
+    """
     tail = _without(rows.weights, kept, 0.0).sum(-1).log().clamp_(min=NEVER) - rows.normalizer
     return tail.masked_fill_(kept.counts == rows.weights.shape[-1], -torch.inf)
 

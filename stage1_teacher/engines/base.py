@@ -40,6 +40,16 @@ class ScoringError(TeacherError):
         return ScoringError, (self.position, self.problem)
 
 
+def require_possible_k(targets: Targets, vocab_size: int) -> None:
+    """Hold a top-k against the vocabulary.
+
+    Raises:
+        TeacherError: there are fewer entries than are to be kept.
+    """
+    if targets.mode == "topk" and targets.k > vocab_size:
+        raise TeacherError(f"targets.k={targets.k}: the teacher's vocabulary has {vocab_size} entries; use a smaller k")
+
+
 def require_known_ids(documents: Sequence[np.ndarray], vocab_size: int) -> None:
     """Look at the ids before the teacher does.
 

@@ -47,13 +47,13 @@ def read_interface(files: TeacherFiles, config: Any, dtype: torch.dtype) -> Teac
 
 
 def _tensor(files: TeacherFiles, name: str) -> Tensor:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     index = files.folder / INDEX
     file = json.loads(index.read_bytes())["weight_map"].get(name) if index.is_file() else SINGLE
     try:
         with safe_open(files.folder / str(file), "pt") as tensors:
             return tensors.get_tensor(name)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         line = str(error).splitlines()[0]
         raise TeacherError(f"teacher.model={files.folder}: tensor {name} cannot be read ({line}); copy the folder again") from None

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest, Targets
 from pipeline.contract.process import prepare_cpu_process
-from stage1_teacher.engines.base import TeacherInterface, require_finite, require_known_ids, torch_threads
+from stage1_teacher.engines.base import TeacherInterface, require_finite, require_known_ids, require_possible_k, torch_threads
 from stage1_teacher.engines.checkpoint import require_family
 from stage1_teacher.scored import ScoredRows
 from stage1_teacher.targets import keep_in_chunks
@@ -38,8 +37,7 @@ class TransformersEngine:
         self.threads = shard.cache.threads
         self.tokens_per_batch = shard.cache.tokens_per_batch
         self.rows_per_chunk = shard.cache.rows_per_chunk
-        if shard.targets.mode == "topk" and shard.targets.k > self.vocab_size:
-            raise TeacherError(f"targets.k={shard.targets.k}: the teacher's vocabulary has {self.vocab_size} entries; use a smaller k")
+        require_possible_k(shard.targets, self.vocab_size)
 
     def interface(self) -> TeacherInterface:
         tensors = {"embed_tokens.weight": self.model.get_input_embeddings().weight, "norm.weight": self.model.model.norm.weight}

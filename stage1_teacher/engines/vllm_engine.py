@@ -17,7 +17,14 @@ from pydantic import ValidationError
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest, Targets
-from stage1_teacher.engines.base import TeacherInterface, require_finite, require_known_ids, require_length, torch_threads
+from stage1_teacher.engines.base import (
+    TeacherInterface,
+    require_finite,
+    require_known_ids,
+    require_length,
+    require_possible_k,
+    torch_threads,
+)
 from stage1_teacher.engines.checkpoint import read_interface, require_family
 from stage1_teacher.engines.vllm_plugin import ARCHITECTURES, register
 from stage1_teacher.engines.vllm_self_check import by_transformers, require_equal
@@ -33,13 +40,14 @@ class VllmEngine:
     """One model on the devices that this process sees."""
 
     def __init__(self, files: TeacherFiles, shard: ShardManifest) -> None:
+        if files.gguf_file:
+            raise TeacherError(
+                f"teacher.model={files.folder / files.gguf_file}: is a GGUF file, vLLM reads safetensors; use --engine transformers"
+            )
         self.files, self.dtype = files, getattr(torch, shard.teacher.dtype)
         self.config = require_family(files)
         self.vocab_size = self.config.vocab_size
-        if shard.targets.mode == "topk" and shard.targets.k > self.vocab_size:
-            raise TeacherError(f"targets.k={shard.targets.k}: the teacher's vocabulary has {self.vocab_size} entries; use a smaller k")
-        if files.gguf_file:
-            raise TeacherError(f"teacher.model={files.folder}: vLLM reads safetensors, no GGUF file; use --engine transformers")
+        require_possible_k(shard.targets, self.vocab_size)
         self.targets, self.max_length, self.threads = shard.targets, shard.documents.max_length, shard.cache.threads
         self.device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         expected = by_transformers(files, shard)

@@ -1,4 +1,6 @@
-"""What keeping entries costs beside vLLM's bare prefill: `python tests/benchmarks/vllm_speed.py` (needs the extra `cpu`).
+"""What keeping entries costs beside vLLM's bare prefill; needs the extra `cpu`:
+
+    PYTHONPATH=tests:tests/stage1_teacher python tests/benchmarks/vllm_speed.py
 
 One engine, one thread, a tiny Qwen3 with Qwen3's vocabulary. Four kinds of request are interleaved: prefill alone; the same bytes
 brought back without a head; head, log-softmax and top-k; and the capture's own scoring. CPU-seconds, medians and spread over rounds.

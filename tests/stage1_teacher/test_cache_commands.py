@@ -75,6 +75,20 @@ def test_stats_of_a_sample_speak_of_gradients(pipeline, made, tmp_path):
     assert pipeline("cache", "stats", "--shard", "tiny")[0] == 0
 
 
+def test_stats_say_what_coding_costs_at_every_temperature(pipeline, made, tmp_path):
+    model, documents = made[0].parent / "teacher", made[0].parent / "documents.parquet"
+    manifest = shard(model, documents, targets={"temperatures": [1, 2, 4]}, cache={"codec": "ranks"})
+    take(manifest, tmp_path / "artifacts/caches/tiny")
+    figures = json.loads(pipeline("cache", "stats", "--shard", "tiny", "--json")[1])
+    there = figures["at_temperature"]
+    assert set(there) == {"2", "4"}
+    kept = [figures["mass_kept"], there["2"]["mass_kept"], there["4"]["mass_kept"]]
+    assert kept == sorted(kept, reverse=True) and kept[2] < 0.9 * kept[0]  # a flatter row has more in its tail
+    errors = [figures["kl_mean"], there["2"]["kl_mean"], there["4"]["kl_mean"]]
+    assert errors == sorted(errors, reverse=True) and errors[2] > 0  # an error of the logarithm shrinks as it is divided
+    assert "kl_mean_at_2" in pipeline("cache", "stats", "--shard", "tiny")[1]
+
+
 @pytest.mark.parametrize("deep", [[], ["--deep"]])
 def test_verify_passes_a_whole_cache(cached, deep):
     code, out, err = cached[1]("verify", *deep, "--json")

@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,9 @@ FOREIGN = "0123456789abcdef-1-1"
 NAME = "leases/train-00000.json"
 
 
-@pytest.fixture
-def cache(tmp_path):
-    return LocalStore(tmp_path)
-
-
-@pytest.fixture
-def remote():
-    return open_store(f"memory://{uuid.uuid4().hex}")
+@pytest.fixture(params=["folder", "memory"])
+def cache(request, tmp_path):
+    return open_store(f"memory://{uuid.uuid4().hex}") if request.param == "memory" else LocalStore(tmp_path)
 
 
 @pytest.fixture
@@ -74,29 +69,18 @@ def test_one_holder_until_it_is_dropped(cache, leases):
     assert cache.names("leases") == []
 
 
-def test_behind_a_url_too(remote, dead):
-    one, other, third = Leases(remote, 0.4), Leases(remote, 0.4), Leases(remote, 0.4)
-    assert one.take("train-00000") and not other.take("train-00000")
-    write(remote, dead)
-    assert other.take("train-00000") and not third.take("train-00000")
-    one.drop("train-00000")
-    assert living_leases(remote) == ["train-00000"]
-    write(remote, FOREIGN)
-    assert seconds_until(lambda: one.take("train-00000")) > 0.4
-    one.close(), other.close(), third.close()
-    assert remote.names("leases") == []
+def takers_at_once(folder, count):
+    """How many of `count` workers that ask at the same time are told that the unit is theirs."""
+    workers = [Leases(LocalStore(folder)) for _ in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        won = list(pool.map(lambda each: each.take("train-00000"), workers))
+    for each in workers:
+        each.close()
+    return sum(won)
 
 
 def test_one_of_many_takes_it(tmp_path):
-    many = [Leases(LocalStore(tmp_path)) for _ in range(12)]
-    won = []
-    threads = [threading.Thread(target=lambda each=each: won.append(each.take("train-00000"))) for each in many]
-    for step in ("start", "join"):
-        for thread in threads:
-            getattr(thread, step)()
-    assert sorted(won) == [False] * 11 + [True]
-    for each in many:
-        each.close()
+    assert takers_at_once(tmp_path, 12) == 1
 
 
 def test_a_dead_process_holds_nothing(cache, leases, dead):
@@ -108,14 +92,7 @@ def test_a_dead_process_holds_nothing(cache, leases, dead):
 
 def test_of_many_that_find_it_stale_one_takes_it_over(tmp_path, dead):
     write(LocalStore(tmp_path), dead)
-    many, won = [Leases(LocalStore(tmp_path)) for _ in range(6)], []
-    threads = [threading.Thread(target=lambda each=each: won.append(each.take("train-00000"))) for each in many]
-    for step in ("start", "join"):
-        for thread in threads:
-            getattr(thread, step)()
-    assert sorted(won) == [False] * 5 + [True]
-    for each in many:
-        each.close()
+    assert takers_at_once(tmp_path, 6) == 1
 
 
 def test_the_dead_are_swept_and_the_unknown_stay(cache, dead):
@@ -129,12 +106,11 @@ def test_the_dead_are_swept_and_the_unknown_stay(cache, dead):
 
 
 @pytest.mark.parametrize("content", [json.dumps({"holder": FOREIGN, "worker": "w", "beat": 3}).encode(), b"", b"{half", b"[1]", b"\xff"])
-def test_another_machine_is_respected_for_a_while(tmp_path, content):
-    cache, mine = LocalStore(tmp_path), Leases(LocalStore(tmp_path), 0.2)
+def test_another_machine_is_respected_for_a_while(cache, leases, content):
+    mine = leases(patience=0.2)
     cache.write_bytes(NAME, content)
     assert 0.2 < seconds_until(lambda: mine.take("train-00000")) < 5
     assert living_leases(cache) == ["train-00000"]
-    mine.close()
 
 
 def test_another_machine_that_lives_is_respected_for_ever(cache, leases):

@@ -79,9 +79,10 @@ def test_the_commands(pipeline, bucket, teacher, tmp_path):
     assert bucket.open_uploads() == []
 
 
-def test_one_dies_and_two_go_on_at_once(bucket, teacher, tmp_path):
+def test_one_dies_at_each_stage_and_two_go_on_at_once(bucket, teacher, tmp_path):
     where, manifest = f"{bucket.url}/x/caches/tiny", of(bucket, teacher, limit=6)
-    assert run(manifest, where, Death("after", "payload"), environment=bucket.environment) == -9
+    for death in (Death("after", "vocabulary record"), Death("after", "payload")):
+        assert run(manifest, where, death, environment=bucket.environment) == -9
     commands = [start(manifest, where, environment=bucket.environment) for _ in range(2)]
     for command in commands:
         command.join(60)
@@ -90,3 +91,8 @@ def test_one_dies_and_two_go_on_at_once(bucket, teacher, tmp_path):
     take(manifest, tmp_path / "here")
     assert tree(cache) == tree(tmp_path / "here")
     assert cache.names("leases") == [] and verify(cache, deep=True).bad == []
+    whole = cache.read_bytes("manifest.json")
+    cache.remove("manifest.json")
+    assert run(manifest, where, Death("before", "manifest"), environment=bucket.environment) == -9
+    take(manifest, cache)
+    assert cache.read_bytes("manifest.json") == whole

@@ -1,5 +1,7 @@
 """The engine's rows are a plain forward's, whatever the family, the batch or the chunk (field cases 8, 10, 15, 17, 18, 35)."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,13 @@ from captures import reference, shard
 from reference_rows import keep_sampled, rows_of
 from safetensors.torch import load_file, save_file
 from tiny_teacher import QWEN3_SEPARATOR, QWEN3_VOCAB, write_teacher
+from transformers import AutoModelForCausalLM
 
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.manifest.shard import Targets
 from stage1_teacher.engines.base import ScoringError
+from stage1_teacher.engines.checkpoint import INDEX, read_interface, require_family
 from stage1_teacher.engines.transformers_engine import TransformersEngine, batches_by_length
 from stage1_teacher.teacher_files import TeacherFiles
 
@@ -230,3 +234,31 @@ def test_the_interface_is_what_a_student_needs(tmp_path, tied):
     for name, there in wanted.items():
         assert torch.equal(interface.tensors[name], saved[there])
     assert (interface.config["model_type"], interface.config["tie_word_embeddings"]) == ("qwen3", tied)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_interface_can_be_read_without_the_model(tmp_path, tied, dtype):
+    """For an engine that has the model elsewhere: the same tensors and config, in one file or several."""
+    model = AutoModelForCausalLM.from_pretrained(write_teacher(tmp_path / "one", tied=tied))
+    model.save_pretrained(tmp_path / "several", max_shard_size="20KB")
+    assert (tmp_path / "several" / INDEX).is_file()
+    for name in ("one", "several"):
+        files, loaded = TeacherFiles(tmp_path / name), engine(tmp_path / name, teacher={"dtype": dtype}).interface()
+        read = read_interface(files, require_family(files), getattr(torch, dtype))
+        assert read.config == loaded.config and read.tensors.keys() == loaded.tensors.keys()
+        assert all(torch.equal(read.tensors[key], loaded.tensors[key]) for key in read.tensors)
+
+
+def test_a_tensor_that_is_not_there_is_named(tmp_path):
+    files = TeacherFiles(write_teacher(tmp_path))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(TeacherError, match=r"tensor model.norm.weight cannot be read \(.*\); copy the folder again"):
+        read_interface(files, require_family(files), torch.float32)
+
+
+def test_a_refusal_crosses_processes():
+    error = pickle.loads(pickle.dumps(ScoringError(3, "is empty")))
+    assert (error.position, error.problem, str(error)) == (3, "is empty", "document 3: is empty")

@@ -159,10 +159,10 @@ def test_a_shard_in_foreign_hands_is_waited_for(tmp_path, manifest, alone, monke
     assert open_store(tmp_path).names("leases") == []
 
 
-def test_what_all_need_in_foreign_hands_is_waited_for(tmp_path, manifest, alone, monkeypatch):
+@pytest.mark.parametrize("unit", ["teacher", "vocabulary"])
+def test_what_all_need_in_foreign_hands_is_waited_for(tmp_path, manifest, alone, monkeypatch, unit):
     monkeypatch.setenv("PIPELINE_LEASE_SECONDS", "0.3")
-    for unit in ("teacher", "vocabulary"):
-        open_store(tmp_path).write_json(f"leases/{unit}.json", FOREIGN)
+    open_store(tmp_path).write_json(f"leases/{unit}.json", FOREIGN)
     take(manifest, tmp_path)
     assert tree(tmp_path) == alone
 

@@ -66,7 +66,7 @@ class Columns:
         if prefix not in self._families:
             columns = [self._lists[f"{prefix}{n}"] for n in range(len(self._lists)) if f"{prefix}{n}" in self._lists]
             before = np.cumsum([0, *(len(values) for values, _ in columns[:-1])])
-            starts = np.ascontiguousarray(np.stack([offsets for _, offsets in columns], axis=1)) + before
+            starts = np.stack([offsets for _, offsets in columns], axis=1) + before
             self._families[prefix] = np.concatenate([values for values, _ in columns]), starts
         values, starts = self._families[prefix]
         return values, starts[row]

@@ -23,7 +23,9 @@ def at_temperature(document: CachedDocument, tau: float) -> CachedDocument:
     if tau == 1.0:
         return document
     tail = document.other_tails[tau]
-    return replace(document, logprobs=np.log(_masses(document, tau, tail, slice(None))), tail_logprob=tail)
+    with np.errstate(divide="ignore"):  # an id that the teacher masks may be among the kept
+        logprobs = np.log(_masses(document, tau, tail, slice(None)))
+    return replace(document, logprobs=logprobs, tail_logprob=tail)
 
 
 def tails_with_dropped(document: CachedDocument, kept: np.ndarray) -> dict[float, np.ndarray]:

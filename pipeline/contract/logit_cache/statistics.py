@@ -16,8 +16,8 @@ def cache_statistics(manifest: CacheManifest) -> dict[str, Any]:
     `gradient_error` (the noise of its weights relative to the distribution, root of the ratio of squared sums) and
     `noise_ratio` (the same over that of the sample before it was coded) and `certain_bias` (mass of the certain entries,
     restored over exact, less 1). `at_temperature` has the same at each other captured temperature, `bands` by the
-    teacher's entropy in nats. `top1_agreement` compares rows scored
-    again by a fresh, unpadded forward. `documents_hash` stands for the documents' content.
+    teacher's entropy in nats. `top1_agreement` compares rows scored again by a fresh, unpadded forward.
+    `documents_hash` stands for the documents' content.
     """
     shards = manifest.shards
     tokens = sum(shard.tokens for shard in shards)

@@ -85,7 +85,7 @@ def batch_ranges(documents: Sequence[CachedDocument], tokens_per_batch: int) -> 
 def _publish_payload(cache: Store, codec: Codec, name: str, batches: list[pa.RecordBatch]) -> tuple[FileRecord, list[BatchRecord]]:
     with cache.scratch(f"shards/{name}.arrow") as temporary:
         ends = _write_payload(temporary, codec, batches)
-        records = [_batch_record(temporary, *part) for part in zip(batches, ends, ends[1:], strict=False)]
+        records = _batch_records(temporary, batches, ends)
         written = FileRecord.of(temporary)
         payload = written.model_copy(update={"name": f"shards/{name}-{written.xxh3_128[:12]}.arrow"})
         cache.put(temporary, payload.name)
@@ -103,9 +103,14 @@ def _write_payload(path: Path, codec: Codec, batches: list[pa.RecordBatch]) -> l
     return ends
 
 
-def _batch_record(path: Path, batch: pa.RecordBatch, start: int, end: int) -> BatchRecord:
+def _batch_records(path: Path, batches: list[pa.RecordBatch], ends: list[int]) -> list[BatchRecord]:
+    """As they lie in the file: `ends` is where the first batch starts and each ends."""
     with pa.memory_map(str(path)) as file:
-        return BatchRecord(documents=batch.num_rows, start=start, end=end, xxh3_64=xxh3_64_hexdigest(file.read_buffer()[start:end]))
+        data = file.read_buffer()
+        return [
+            BatchRecord(documents=batch.num_rows, start=start, end=end, xxh3_64=xxh3_64_hexdigest(data[start:end]))
+            for batch, start, end in zip(batches, ends[:-1], ends[1:], strict=True)
+        ]
 
 
 def _sums(documents: Sequence[CachedDocument]) -> dict[str, int | float]:

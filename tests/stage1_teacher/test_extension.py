@@ -166,3 +166,18 @@ def test_an_extension_needs_the_documents_it_began_with(tmp_path, pipeline, inpu
     shutil.rmtree(tmp_path / "other")
     code, _, err = pipeline("cache-teacher", "--shard", "tiny", "--set", "documents.limit=50")
     assert code == 0, err
+
+
+def test_the_rule_of_a_smaller_command_that_was_started_beside_it_is_mended(inputs, tmp_path):
+    """It read the folder before the larger one had finished, and wrote its rule after: found by verify, mended by the next capture."""
+    larger, smaller = open_store(tmp_path / "larger"), open_store(tmp_path / "smaller")
+    take(of(inputs, 60), larger)
+    take(of(inputs, 30), smaller)
+    whole, stale, of_larger = tree(larger), smaller.read_bytes("rule.json"), larger.read_bytes("rule.json")
+    larger.write_bytes("rule.json", stale)
+    assert {bad.file for bad in verify(larger).bad} == {"rule.json"}
+    take(of(inputs, 60), larger)
+    assert tree(larger) == whole
+    smaller.write_bytes("rule.json", of_larger)  # the other way round it is an extension that was stopped: it stays
+    take(of(inputs, 30), smaller)
+    assert smaller.read_bytes("rule.json") == of_larger

@@ -58,10 +58,9 @@ class File:
             first += batch.num_rows
 
     def _padded(self, columns: Columns, rows: range, lengths: np.ndarray) -> None:
-        width = max(int(self.codec.counts(columns, row).max(initial=0)) for row in rows)
-        padded = PaddedDocuments.empty(lengths, width, np.empty)
-        for place, row in enumerate(rows):
-            padded.fill(place, self.codec, 1.0, columns, row)
+        counts, starts = self.codec.counts(columns), columns.flat("label_logprob")[1]
+        width = int(counts[starts[rows.start] : starts[rows.stop]].max(initial=0))
+        PaddedDocuments.empty(lengths, width, np.empty).fill(range(len(rows)), self.codec, 1.0, columns, rows)
 
     def to_pylist(self) -> None:
         """Python lists of the first batch's ids and logprobs; of plain files only."""

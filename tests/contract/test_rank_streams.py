@@ -35,21 +35,25 @@ def slow_encode(rows) -> tuple[list[list[int]], list[int]]:
 
 
 def decoded(streams, planes, counts, table: Vocabulary, clusters=None) -> list[list[int]]:
-    """Ids of each row, from streams that begin somewhere in longer columns."""
+    """Ids of each row of the second document of a batch, from streams that begin somewhere in longer columns."""
     before = np.arange(3, 3 + STREAMS)
     columns = _joined([np.concatenate([np.full(n, 255, np.uint8), stream]) for n, stream in zip(before, streams)], before)
     wide = _joined([np.concatenate([np.full(2, 9, np.uint8), plane]) for plane in planes], np.array([2, 2, 2]))
-    ids = np.full((len(counts), max(int(counts.max(initial=0)), 1) + 2), -1, dtype=np.int32)
-    first = np.ones(len(counts), dtype=np.uint8)
+    rectangle = np.full((2, len(counts), max(int(counts.max(initial=0)), 1) + 2), -1, dtype=np.int32)
     clusters = np.zeros(len(counts), dtype=np.uint8) if clusters is None else clusters
-    decode_ids(columns, wide, counts, first, clusters, (table.heads, table.order), ids)
+    batch, first, of_cluster = (np.concatenate([[9], part]).astype(np.uint8) for part in (counts, np.ones(len(counts)), clusters))
+    rows, chosen = (batch, np.array([0, 1, len(batch)])), (np.array([1]), np.array([0]))
+    decode_ids(columns, wide, rows, first, of_cluster, (table.heads, table.order), chosen, rectangle)
+    ids = rectangle[0]
+    assert (rectangle[1] == -1).all()
     assert (ids[:, 0] == -1).all() and all((row[1 + int(count) :] == -1).all() for row, count in zip(ids, counts))
     return [row[1 : 1 + int(count)].tolist() for row, count in zip(ids, counts)]
 
 
 def _joined(columns: list[np.ndarray], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One behind the other, as a batch's columns are given."""
-    return np.concatenate(columns), starts + np.cumsum([0, *map(len, columns[:-1])])
+    """One behind the other, as a batch's columns are given; the first document of the batch ends where the second one starts."""
+    begins = np.cumsum([0, *map(len, columns[:-1])])
+    return np.concatenate(columns), np.stack([begins, begins + starts])
 
 
 def identity(size: int) -> Vocabulary:
@@ -95,25 +99,26 @@ def test_ids_come_back_under_any_vocabulary(counts, size, clustered, seed):
     counts = np.array([len(row) for row in rows], dtype=np.uint8)
     ids = np.concatenate([np.zeros(0, dtype=np.int32), *rows])
     clusters = rng.integers(0, table.clusters, len(rows)).astype(np.uint8)
-    where, ranks = sort_by_rank(ids, counts, clusters, table.ranks)
-    np.testing.assert_array_equal(ranks, table.ranks[ids[where], np.repeat(clusters, counts)])
+    codes = rng.integers(0, 256, len(ids)).astype(np.uint8)
+    ranks, sorted_codes = sort_by_rank(ids, codes, counts, clusters, table.ranks)
     back, start = decoded(*encode_ranks(ranks, counts), counts, table, clusters), 0
-    for row, count in zip(back, counts.tolist(), strict=True):
-        assert (np.diff(ranks[start : start + count]) > 0).all()
-        assert sorted(where[start : start + count].tolist()) == list(range(start, start + count))
-        assert row == ids[where[start : start + count]].tolist()
+    for cluster, row, count in zip(clusters, back, counts.tolist(), strict=True):
+        here = slice(start, start + count)
+        assert table.ranks[row, cluster].tolist() == ranks[here].tolist() and (np.diff(ranks[here]) > 0).all()
+        assert dict(zip(row, sorted_codes[here].tolist())) == dict(zip(ids[here].tolist(), codes[here].tolist()))
         start += count
 
 
 def test_every_border_of_sorting():
-    """Ranks are sorted in words of 64, those from 4096 on apart."""
+    """Sorted in registers by rows of any length, each with slots that no entry fills."""
     ids = np.array([4097, 64, 4096, 0, 4095, 63, 8192, 127, 4094, 128, 2**20 - 1, 65, 4159, 4160, 4032, 4031], dtype=np.int32)
     rows = [ids, ids[::-1], ids[:1], ids[2:3], ids[4:5], ids[:0], np.arange(4000, 4255)[::-1], np.arange(255), ids]
     counts = np.array([len(row) for row in rows], dtype=np.uint8)
     flat_ids = np.concatenate(rows).astype(np.int32)
-    where, ranks = sort_by_rank(flat_ids, counts, np.zeros(len(rows), dtype=np.uint8), identity(2**20).ranks)
+    places = np.concatenate([np.arange(len(row)) for row in rows]).astype(np.uint8)
+    ranks, codes = sort_by_rank(flat_ids, places, counts, np.zeros(len(rows), dtype=np.uint8), identity(2**20).ranks)
     np.testing.assert_array_equal(ranks, np.concatenate([np.sort(row) for row in rows]))
-    np.testing.assert_array_equal(flat_ids[where], ranks)
+    np.testing.assert_array_equal(codes, np.concatenate([np.argsort(row) for row in rows]))
 
 
 @settings(max_examples=40, deadline=None)

@@ -32,12 +32,17 @@ class Codec(Protocol):
         """Documents from `first_index` of their split on."""
         ...
 
-    def counts(self, columns: Columns, row: int) -> np.ndarray:
-        """[T-1] uint8, entries of each of the document's rows, as far as the codec kept them."""
+    def counts(self, columns: Columns) -> np.ndarray:
+        """[R] uint8, entries of each row of a batch, document after document, as far as the codec kept them."""
         ...
 
-    def fill(self, columns: Columns, row: int, temperature: float, ids: np.ndarray, weights: np.ndarray) -> None:
-        """Write a document's entries into the first slots of `ids` [T-1, K] int32 and `weights` [T-1, K] float32, and no other."""
+    def fill(
+        self, columns: Columns, documents: np.ndarray, temperature: float, ids: np.ndarray, weights: np.ndarray, places: np.ndarray
+    ) -> None:
+        """Write the entries of a batch's `documents` [D] into the first slots of the rows of `ids` and `weights`, and no other.
+
+        `ids` [B, T, K] are int32, `weights` [B, T, K] float32; document n goes to `places[n]` of B.
+        """
         ...
 
 

@@ -1,6 +1,6 @@
 """Arrow columns of a record batch: one row a document, lists whose offsets count per document."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,29 +48,39 @@ class Columns:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._lists = {name: _flat(batch.column(name)) for name in batch.schema.names[2:]}
-        self._families: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._made: dict[Hashable, Any] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._lists
 
-    def part(self, name: str, row: int) -> np.ndarray:
-        """A document's part of a column."""
-        values, offsets = self._lists[name]
-        return values[offsets[row] : offsets[row + 1]]
+    def flat(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column's values, all documents' one behind the other, and where each document starts in them and the last one ends."""
+        return self._lists[name]
 
-    def family(self, prefix: str, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """The columns `prefix`0, `prefix`1, ... one behind the other, and where in that the document starts in each.
+    def part(self, name: str, document: int) -> np.ndarray:
+        """A document's part of a column."""
+        values, starts = self._lists[name]
+        return values[starts[document] : starts[document + 1]]
+
+    def family(self, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+        """The columns `prefix`0, `prefix`1, ... one behind the other, and where in that each document starts in each.
 
         One array and not many: a compiled function takes some microseconds for each array that it is given.
         """
-        if prefix not in self._families:
-            columns = [self._lists[f"{prefix}{n}"] for n in range(len(self._lists)) if f"{prefix}{n}" in self._lists]
-            before = np.cumsum([0, *(len(values) for values, _ in columns[:-1])])
-            starts = np.stack([offsets for _, offsets in columns], axis=1) + before
-            self._families[prefix] = np.concatenate([values for values, _ in columns]), starts
-        values, starts = self._families[prefix]
-        return values, starts[row]
+        return self.made(prefix, lambda: self._family(prefix))
+
+    def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives for this batch, made once."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _family(self, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+        columns = [self._lists[f"{prefix}{n}"] for n in range(len(self._lists)) if f"{prefix}{n}" in self._lists]
+        before = np.cumsum([0, *(len(values) for values, _ in columns[:-1])])
+        starts = np.stack([starts for _, starts in columns], axis=1) + before
+        return np.concatenate([values for values, _ in columns]), starts
 
 
-def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, list[int]]:
-    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True).tolist()
+def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)

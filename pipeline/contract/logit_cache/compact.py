@@ -14,6 +14,8 @@ from pipeline.contract.logit_cache.masses import SMALLEST_MASS, tails_with_dropp
 from pipeline.contract.logit_cache.quantizers import NONE, LogDomain, SquareRoot, round_multiples, round_square_root
 from pipeline.contract.logit_cache.rank_streams import (
     STREAMS,
+    Chosen,
+    RowsOf,
     choose_clusters,
     decode_ids,
     encode_ranks,
@@ -54,8 +56,7 @@ class CompactCodec:
         all_codes = self._codes(document)
         ids, codes, counts = _with_code(document.ids, all_codes, document.counts)
         clusters = choose_clusters(ids, counts, self.vocabulary.costs)
-        where, ranks = sort_by_rank(ids, counts, clusters, self.vocabulary.ranks)
-        codes = codes[where]
+        ranks, codes = sort_by_rank(ids, codes, counts, clusters, self.vocabulary.ranks)
         columns = {"token_ids": document.token_ids, "label_logprob": document.label_logprob, "clusters": clusters}
         columns |= {} if document.entropy is None else {"entropy": document.entropy}
         if self.multiples:
@@ -73,44 +74,47 @@ class CompactCodec:
         return round_square_root(document)
 
     def _two_lists(self, multiples: np.ndarray, ranks: np.ndarray, all_counts: np.ndarray) -> dict[str, np.ndarray]:
-        several = multiples > 1
-        row_of = np.repeat(np.arange(len(all_counts)), all_counts)
-        counts = np.bincount(row_of[several], minlength=len(all_counts)).astype(np.uint8)
-        ones = all_counts - counts
-        lists = _streams("entries", ranks[several], counts) | _streams("ones", ranks[~several], ones)
-        return {"counts": counts, "values": multiples[several]} | lists
+        values, several, ones, counts = _apart(multiples, ranks, all_counts)
+        lists = _streams("entries", several, counts) | _streams("ones", ones, all_counts - counts)
+        return {"counts": counts, "values": values} | lists
 
-    def counts(self, columns: Columns, row: int) -> np.ndarray:
-        counts = columns.part("counts", row)
-        return counts + self._ones(counts, columns.part("values", row)) if self.multiples else counts
+    def counts(self, columns: Columns) -> np.ndarray:
+        counts = columns.flat("counts")[0]
+        return columns.made("counts", lambda: counts + self._ones(columns)) if self.multiples else counts
 
-    def _ones(self, counts: np.ndarray, multiples: np.ndarray) -> np.ndarray:
-        """[T-1] uint8, entries of weight c: what the others leave of 1/c."""
+    def _ones(self, columns: Columns) -> np.ndarray:
+        """[R] uint8, entries of weight c: what the others leave of 1/c."""
+        counts, multiples = columns.flat("counts")[0], columns.flat("values")[0]
         sums = np.concatenate([[0], np.cumsum(multiples, dtype=np.int64)])
         ends = np.cumsum(counts, dtype=np.int64)
         return (round(1 / self.targets.c) - (sums[ends] - sums[ends - counts])).astype(np.uint8)
 
-    def fill(self, columns: Columns, row: int, temperature: float, ids: np.ndarray, weights: np.ndarray) -> None:
-        counts = columns.part("counts", row)
-        none = np.zeros_like(counts)
-        clusters = columns.part("clusters", row) if "clusters" in columns else none
-        self._fill_ids(columns, "entries", row, counts, none, clusters, ids)
+    def fill(
+        self, columns: Columns, documents: np.ndarray, temperature: float, ids: np.ndarray, weights: np.ndarray, places: np.ndarray
+    ) -> None:
+        rows, chosen = columns.flat("counts"), (documents, places)
+        none = columns.made("none", lambda: np.zeros(len(rows[0]), dtype=np.uint8))
+        clusters = columns.flat("clusters")[0] if "clusters" in columns else none
+        self._fill_ids(columns, "entries", rows, none, clusters, chosen, ids)
         if self.multiples:
-            multiples = columns.part("values", row)
-            ones = self._ones(counts, multiples)
-            self._fill_ids(columns, "ones", row, ones, counts, clusters, ids)
-            _weigh_multiples(multiples, counts, ones, self.targets.c, weights)
+            ones = columns.made("ones", lambda: self.counts(columns) - rows[0])
+            self._fill_ids(columns, "ones", (ones, rows[1]), rows[0], clusters, chosen, ids)
+            _weigh_multiples(*columns.flat("values"), *rows, ones, self.targets.c, *chosen, weights)
             return
-        tail = columns.part("tail_logprob", row).astype(np.float32)
-        tail_there = tail if temperature == 1.0 else columns.part(tail_name(temperature), row).astype(np.float32)
+        tail, tail_there = self._tail(columns, 1.0), self._tail(columns, temperature)
         drawn_weight = self.targets.c if self.targets.mode == "sampled" else 0.0
-        _weigh(*columns.family("values_", row), tail, tail_there, TAIL_EDGES, counts, self.tables[temperature], drawn_weight, weights)
+        values, table = columns.family("values_"), self.tables[temperature]
+        _weigh_documents(*values, tail, tail_there, TAIL_EDGES, *rows, table, drawn_weight, *chosen, weights)
+
+    def _tail(self, columns: Columns, temperature: float) -> np.ndarray:
+        name = tail_name(temperature)
+        return columns.made(("tail", name), lambda: columns.flat(name)[0].astype(np.float32))
 
     def _fill_ids(
-        self, columns: Columns, prefix: str, row: int, counts: np.ndarray, first: np.ndarray, clusters: np.ndarray, ids: np.ndarray
+        self, columns: Columns, prefix: str, rows: RowsOf, first: np.ndarray, clusters: np.ndarray, chosen: Chosen, ids: np.ndarray
     ) -> None:
-        gaps, wide = columns.family(f"{prefix}_gaps_", row), columns.family(f"{prefix}_wide_", row)
-        decode_ids(gaps, wide, counts, first, clusters, (self.vocabulary.heads, self.vocabulary.order), ids)
+        gaps, wide = columns.family(f"{prefix}_gaps_"), columns.family(f"{prefix}_wide_")
+        decode_ids(gaps, wide, rows, first, clusters, (self.vocabulary.heads, self.vocabulary.order), chosen, ids)
 
 
 def _stream_names(prefix: str) -> list[str]:
@@ -150,6 +154,22 @@ def _with_code(ids, codes, counts):
 
 
 @numba.njit(cache=True)
+def _apart(multiples, ranks, counts):
+    """Multiples and ranks of the entries of more than one, ranks of those of one, and how many of the former each row has."""
+    values, several, ones = np.empty(len(ranks), dtype=np.uint8), np.empty(len(ranks), dtype=np.int32), np.empty(len(ranks), dtype=np.int32)
+    left, end, ones_end, place = np.zeros_like(counts), np.int64(0), np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        before = end
+        for i in range(place, place + np.int64(counts[row])):
+            values[end], several[end], ones[ones_end] = multiples[i], ranks[i], ranks[i]
+            end += np.int64(multiples[i] > 1)
+            ones_end += np.int64(multiples[i] <= 1)
+        left[row] = end - before
+        place += np.int64(counts[row])
+    return values[:end], several[:end], ones[:ones_end], left
+
+
+@numba.njit(cache=True)
 def _distribute(codes, counts, context, split, sizes):
     place = np.int64(0)
     for row in range(len(counts)):
@@ -157,6 +177,13 @@ def _distribute(codes, counts, context, split, sizes):
         split[column, sizes[column] : sizes[column] + count] = codes[place : place + count]
         sizes[column] += count
         place += count
+
+
+@numba.njit(cache=True)
+def _weigh_documents(values, starts, tail, tail_there, edges, counts, row_starts, table, drawn_weight, documents, places, weights):
+    for document, place in zip(documents, places):
+        rows = slice(row_starts[document], row_starts[document + 1])
+        _weigh(values, starts[document], tail[rows], tail_there[rows], edges, counts[rows], table, drawn_weight, weights[place])
 
 
 @numba.njit(cache=True)
@@ -183,11 +210,12 @@ def _weigh(values, starts, tail, tail_there, edges, counts, table, drawn_weight,
 
 
 @numba.njit(cache=True)
-def _weigh_multiples(multiples, counts, ones, c, weights):
-    place = 0
-    for row in range(len(counts)):
-        for j in range(counts[row]):
-            weights[row, j] = multiples[place] * c
-            place += 1
-        for j in range(counts[row], np.int64(counts[row]) + ones[row]):
-            weights[row, j] = c
+def _weigh_multiples(multiples, starts, counts, row_starts, ones, c, documents, places, weights):
+    for document, where in zip(documents, places):
+        place, out = starts[document], weights[where]
+        for t, row in enumerate(range(row_starts[document], row_starts[document + 1])):
+            for j in range(counts[row]):
+                out[t, j] = multiples[place] * c
+                place += 1
+            for j in range(counts[row], np.int64(counts[row]) + ones[row]):
+                out[t, j] = c

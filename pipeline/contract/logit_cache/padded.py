@@ -1,6 +1,6 @@
 """Rows as rectangles: what a loss takes, filled by the codec in one pass, with no object a token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numba
@@ -27,21 +27,25 @@ class Rows:
     tail_mass: np.ndarray
 
 
-def read_rows(codec: Codec, columns: Columns, row: int, temperature: float = 1.0) -> Rows:
-    """The document in `row` of a batch."""
-    counts = codec.counts(columns, row)
-    shape = (len(counts), int(counts.max(initial=0)))
+def read_rows(codec: Codec, columns: Columns, document: int, temperature: float = 1.0) -> Rows:
+    """One document of a batch."""
+    rows = columns.flat("label_logprob")[1]
+    this = slice(rows[document], rows[document + 1])
+    counts = codec.counts(columns)[this]
+    shape = (1, len(counts), int(counts.max(initial=0)))
     ids, weights = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
-    codec.fill(columns, row, temperature, ids, weights)
-    _clear_free(counts, ids, weights)
-    return Rows(counts, ids, weights, tail_mass(codec, columns, row, temperature))
+    here = np.array([0])
+    codec.fill(columns, np.array([document]), temperature, ids, weights, here)
+    _clear_free(counts[None], here, ids, weights)
+    return Rows(counts, ids[0], weights[0], tail_mass(codec, columns, temperature)[this])
 
 
-def tail_mass(codec: Codec, columns: Columns, row: int, temperature: float) -> np.ndarray:
-    """[T-1] float32, the mass that the entries leave."""
+def tail_mass(codec: Codec, columns: Columns, temperature: float) -> np.ndarray:
+    """[R] float32, the mass that the entries of each row of a batch leave."""
     if codec.targets.mode == "sampled":
-        return np.zeros(len(columns.part("label_logprob", row)), dtype=np.float32)
-    return np.exp(columns.part(tail_name(temperature), row).astype(np.float32))
+        return np.zeros(len(columns.flat("label_logprob")[0]), dtype=np.float32)
+    name = tail_name(temperature)
+    return columns.made(("mass", name), lambda: np.exp(columns.flat(name)[0].astype(np.float32)))
 
 
 @dataclass(frozen=True)
@@ -80,21 +84,31 @@ class PaddedDocuments:
             label_logprob=np.zeros(rows, dtype=np.float32),
         )
 
-    def fill(self, place: int, codec: Codec, temperature: float, columns: Columns, row: int) -> None:
-        """Put the document in `row` of a batch at `place`."""
-        rows = slice(int(self.lengths[place]) - 1)
-        self.token_ids[place, : self.lengths[place]] = columns.part("token_ids", row)
-        self.counts[place, rows] = codec.counts(columns, row)
-        codec.fill(columns, row, temperature, self.ids[place, rows], self.weights[place, rows])
-        _clear_free(self.counts[place], self.ids[place], self.weights[place])
-        self.tail_mass[place, rows] = tail_mass(codec, columns, row, temperature)
-        self.label_logprob[place, rows] = columns.part("label_logprob", row)
+    def fill(self, places: Sequence[int], codec: Codec, temperature: float, columns: Columns, documents: Sequence[int]) -> None:
+        """Put `documents` of a batch at `places`: all of a batch in one call, which costs what one document's does."""
+        where, of = np.array(places, dtype=np.int64), np.array(documents, dtype=np.int64)
+        rows = columns.flat("label_logprob")[1]
+        label = columns.made("label", lambda: columns.flat("label_logprob")[0].astype(np.float32))
+        _scatter(*columns.flat("token_ids"), of, where, self.token_ids)
+        _scatter(codec.counts(columns), rows, of, where, self.counts)
+        _scatter(label, rows, of, where, self.label_logprob)
+        _scatter(tail_mass(codec, columns, temperature), rows, of, where, self.tail_mass)
+        codec.fill(columns, of, temperature, self.ids, self.weights, where)
+        _clear_free(self.counts, where, self.ids, self.weights)
 
 
 @numba.njit(cache=True)
-def _clear_free(counts, ids, weights):
-    """Zero the slots that no entry fills: less than zeroing all of them before."""
-    for row in range(len(counts)):
-        for j in range(np.int64(counts[row]), ids.shape[1]):
-            ids[row, j] = 0
-            weights[row, j] = 0
+def _scatter(values, starts, documents, places, out):
+    for document, place in zip(documents, places):
+        for i in range(starts[document], starts[document + 1]):
+            out[place, i - starts[document]] = values[i]
+
+
+@numba.njit(cache=True)
+def _clear_free(counts, places, ids, weights):
+    """Zero the slots that no entry fills, those of free positions too: less than zeroing all of them before."""
+    for place in places:
+        for t in range(ids.shape[1]):
+            for j in range(np.int64(counts[place, t]), ids.shape[2]):
+                ids[place, t, j] = 0
+                weights[place, t, j] = 0

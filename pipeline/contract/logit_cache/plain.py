@@ -27,15 +27,18 @@ class PlainCodec:
         columns |= {tail_name(tau): [document.other_tails[tau] for document in documents] for tau in self.targets.other_temperatures}
         return record_batch(self.schema, first_index, columns)
 
-    def counts(self, columns: Columns, row: int) -> np.ndarray:
-        return columns.part("counts", row)
+    def counts(self, columns: Columns) -> np.ndarray:
+        return columns.flat("counts")[0]
 
-    def fill(self, columns: Columns, row: int, temperature: float, ids: np.ndarray, weights: np.ndarray) -> None:
-        counts = columns.part("counts", row)
-        certain = counts - columns.part("drawn", row) if "drawn" in columns else counts
-        values = np.exp(columns.part("logprobs", row).astype(np.float32) / np.float32(temperature))
-        mass = kept_mass(columns.part(tail_name(temperature), row))
-        _pad(columns.part("ids", row), values, counts, certain, mass, self.targets.c, ids, weights)
+    def fill(
+        self, columns: Columns, documents: np.ndarray, temperature: float, ids: np.ndarray, weights: np.ndarray, places: np.ndarray
+    ) -> None:
+        for document, place in zip(documents, places, strict=True):
+            counts = columns.part("counts", document)
+            certain = counts - columns.part("drawn", document) if "drawn" in columns else counts
+            values = np.exp(columns.part("logprobs", document).astype(np.float32) / np.float32(temperature))
+            mass = kept_mass(columns.part(tail_name(temperature), document))
+            _pad(columns.part("ids", document), values, counts, certain, mass, self.targets.c, ids[place], weights[place])
 
 
 @numba.njit(cache=True)

@@ -9,16 +9,19 @@ import numba
 import numpy as np
 
 STREAMS = 7
-NEAR = 4096
-DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-BIT_PLACES = np.zeros(64, dtype=np.uint8)
-BIT_PLACES[[((1 << place) * int(DE_BRUIJN) % 2**64) >> 58 for place in range(64)]] = range(64)
-"""Where the one set bit of a word is: the top six bits of its product with a de Bruijn number tell."""
+FREE = np.uint32(2**32 - 1)
+"""The key of a slot without an entry: those of entries are below 2^29, a rank of at most 21 bits and a place of eight."""
 
 LIMITS = np.array([4**n for n in range(1, STREAMS)] + [2**31 - 1], dtype=np.int64)
 
 Family = tuple[np.ndarray, np.ndarray]
-"""Columns of a batch one behind the other, and where a document starts in each."""
+"""Columns of a batch one behind the other, and where each document starts in each."""
+
+RowsOf = tuple[np.ndarray, np.ndarray]
+"""Entries of each row of a batch [R], and where each document's rows start and the last one's end."""
+
+Chosen = tuple[np.ndarray, np.ndarray]
+"""Documents of a batch, and where in a rectangle each one goes."""
 
 Tables = tuple[np.ndarray, np.ndarray]
 """A vocabulary's heads [C, H] and order [V]."""
@@ -31,9 +34,16 @@ def choose_clusters(ids: np.ndarray, counts: np.ndarray, costs: np.ndarray) -> n
     return _choose(ids, counts, costs)
 
 
-def sort_by_rank(ids: np.ndarray, counts: np.ndarray, clusters: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each sorted entry was [N], and its rank [N]; `ranks` [V, C]."""
-    return _sort(ids, counts, clusters, ranks, BIT_PLACES)
+def sort_by_rank(
+    ids: np.ndarray, codes: np.ndarray, counts: np.ndarray, clusters: np.ndarray, ranks: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's entries by rising rank: their ranks [N] int32 and codes [N] uint8; `ranks` [V, C]."""
+    keys = np.empty((len(counts), int(counts.max(initial=0))), dtype=np.uint32)
+    _keys(ids, counts, clusters, ranks, keys)
+    keys.sort(axis=1)  # a rectangle: numpy sorts short rows in the processor's registers
+    sorted_ranks, sorted_codes = np.empty(len(ids), dtype=np.int32), np.empty(len(ids), dtype=np.uint8)
+    _unpack(keys, codes, counts, sorted_ranks, sorted_codes)
+    return sorted_ranks, sorted_codes
 
 
 def encode_ranks(ranks: np.ndarray, counts: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -46,10 +56,10 @@ def encode_ranks(ranks: np.ndarray, counts: np.ndarray) -> tuple[list[np.ndarray
 
 
 def decode_ids(
-    gaps: Family, wide: Family, counts: np.ndarray, first: np.ndarray, clusters: np.ndarray, tables: Tables, ids: np.ndarray
+    gaps: Family, wide: Family, rows: RowsOf, first: np.ndarray, clusters: np.ndarray, tables: Tables, chosen: Chosen, ids: np.ndarray
 ) -> None:
-    """Write each row's ids into `ids` [R, K] from slot `first` [R] on."""
-    _decode(*gaps, *wide, LIMITS, counts, first, clusters, *tables, ids)
+    """Write each row's ids into `ids` [B, T, K] from slot `first` [R] on."""
+    _decode_documents(*gaps, *wide, LIMITS, *rows, first, clusters, *tables, *chosen, ids)
 
 
 @numba.njit(cache=True)
@@ -69,47 +79,27 @@ def _choose(ids, counts, costs):
 
 
 @numba.njit(cache=True)
-def _sort(ids, counts, clusters, ranks, bit_places):
-    """Ranks below `NEAR` are marked in a bitmap and read off in order; the others, which are few, are inserted one by one."""
-    where, sorted_ranks = np.empty(len(ids), dtype=np.int64), np.empty(len(ids), dtype=np.int32)
-    marks, place_of = np.zeros(NEAR // 64, dtype=np.uint64), np.empty(NEAR, dtype=np.uint8)
-    far = np.empty(256, dtype=np.uint32)  # rank and place: ranks are below 2^21, places below 2^8
+def _keys(ids, counts, clusters, ranks, keys):
+    """Rank and place of each entry in one number; free slots of a row come last."""
     start = np.int64(0)
     for row in range(len(counts)):
         count, cluster = np.int64(counts[row]), clusters[row]
-        far_count = 0
         for j in range(count):
-            rank = np.uint32(ranks[np.uint64(ids[start + j]), cluster])
-            if rank < np.uint32(NEAR):
-                place_of[rank] = j
-                marks[rank >> np.uint32(6)] |= np.uint64(1) << np.uint64(rank & np.uint32(63))
-            else:
-                _insert(far, far_count, (rank << np.uint32(8)) | np.uint32(j))
-                far_count += 1
-        end, near_end, word = start, start + count - far_count, 0
-        while end < near_end:
-            left = marks[word]
-            while left != np.uint64(0):
-                rank_here = np.int64(word * 64) + np.int64(bit_places[((left & (~left + np.uint64(1))) * DE_BRUIJN) >> np.uint64(58)])
-                sorted_ranks[end], where[end] = rank_here, start + np.int64(place_of[rank_here])
-                left &= left - np.uint64(1)
-                end += 1
-            marks[word] = np.uint64(0)
-            word += 1
-        for i in range(far_count):
-            sorted_ranks[end], where[end] = far[i] >> np.uint32(8), start + np.int64(far[i] & np.uint32(255))
-            end += 1
+            keys[row, j] = (np.uint32(ranks[np.uint64(ids[start + j]), cluster]) << np.uint32(8)) | np.uint32(j)
+        keys[row, count:] = FREE
         start += count
-    return where, sorted_ranks
 
 
 @numba.njit(cache=True)
-def _insert(keys, count, key):
-    i = count
-    while i > 0 and keys[i - 1] > key:
-        keys[i] = keys[i - 1]
-        i -= 1
-    keys[i] = key
+def _unpack(keys, codes, counts, sorted_ranks, sorted_codes):
+    start = np.int64(0)
+    for row in range(len(counts)):
+        count = np.int64(counts[row])
+        of_row = codes[start : start + count]
+        for j in range(count):
+            sorted_ranks[start + j] = keys[row, j] >> np.uint32(8)
+            sorted_codes[start + j] = of_row[np.uint64(keys[row, j] & np.uint32(255))]
+        start += count
 
 
 @numba.njit(cache=True)
@@ -130,6 +120,14 @@ def _encode(ranks, counts, limits, gaps, sizes, wide):
             following = np.int64(ranks[place]) + 1
             place += 1
     return escaped
+
+
+@numba.njit(cache=True)
+def _decode_documents(gaps, starts, wide, wide_starts, limits, counts, row_starts, first, clusters, heads, order, documents, places, ids):
+    for document, place in zip(documents, places):
+        rows = slice(row_starts[document], row_starts[document + 1])
+        here, wide_here = starts[document], wide_starts[document]
+        _decode(gaps, here, wide, wide_here, limits, counts[rows], first[rows], clusters[rows], heads, order, ids[place])
 
 
 @numba.njit(cache=True)

@@ -126,7 +126,8 @@ class LogitCache:
             IndexError: outside [0, len).
             CacheError: the payload cannot be read.
         """
-        return self._read(index, self._document)
+        place, row = self._place(index)
+        return self._use(place, partial(self._document, row))
 
     def padded(self, indices: Sequence[int], temperature: float = 1.0) -> PaddedDocuments:
         """Decode documents into rectangles, padded on the right to the longest of them and to the widest row.
@@ -142,16 +143,28 @@ class LogitCache:
                 f"train at one of them, or capture another cache with --set targets.temperatures=[1,{temperature:g}]"
             )
         lengths = self.input_tokens[list(indices)] if len(indices) else np.zeros(0, dtype=np.int32)
-        width = max((self._read(index, self._width) for index in indices), default=1)
+        batches = self._by_batch(indices)
+        width = max((self._use(place, partial(self._width, rows)) for place, (_, rows) in batches.items()), default=1)
         padded = PaddedDocuments.empty(lengths, width, np.empty)
-        for place, index in enumerate(indices):
-            self._read(index, partial(padded.fill, place, self.codec, temperature))
+        for place, (positions, rows) in batches.items():
+            self._use(place, partial(padded.fill, positions, self.codec, temperature, documents=rows))
         return padded
 
-    def _width(self, columns: Columns, row: int) -> int:
-        return int(self.codec.counts(columns, row).max(initial=0))
+    def _by_batch(self, indices: Sequence[int]) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+        """For each record batch that has some of the documents: their positions in `indices`, and their rows."""
+        batches: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        for position, index in enumerate(indices):
+            place, row = self._place(index)
+            positions, rows = batches.setdefault(place, ([], []))
+            positions.append(position)
+            rows.append(row)
+        return batches
 
-    def _document(self, columns: Columns, row: int) -> CachedDocument:
+    def _width(self, rows: list[int], columns: Columns) -> int:
+        counts, starts = self.codec.counts(columns), columns.flat("label_logprob")[1]
+        return max(int(counts[starts[row] : starts[row + 1]].max(initial=0)) for row in rows)
+
+    def _document(self, row: int, columns: Columns) -> CachedDocument:
         rows = read_rows(self.codec, columns, row)
         filled = np.arange(rows.ids.shape[1]) < rows.counts[:, None]
         sampled = self.targets.mode == "sampled"
@@ -171,23 +184,22 @@ class LogitCache:
             other_tails=others,
         )
 
-    def _read(self, index: int, use: Callable[[Columns, int], Value]) -> Value:
-        """Give `use` the batch and the row of a document."""
+    def _place(self, index: int) -> tuple[tuple[int, int], int]:
+        """The record batch (shard, number) of a document, and its row there."""
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} is outside 0..{len(self) - 1}")
         shard = int(np.searchsorted(self._shard_starts, index, side="right")) - 1
-        batch, row = self._place(shard, index - int(self._shard_starts[shard]))
-        try:
-            return use(self._batches.get((shard, batch)), row)
-        except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
-            self._refuse(self.record.shards[shard], f"cannot be read ({str(error).splitlines()[0]})")
-            raise
-
-    def _place(self, shard: int, row: int) -> tuple[int, int]:
-        """Record batch of a shard's row, and the row inside it."""
-        ends = self._batch_ends.get(shard)
+        row, ends = index - int(self._shard_starts[shard]), self._batch_ends.get(shard)
         batch = int(np.searchsorted(ends, row, side="right"))
-        return batch, row - (int(ends[batch - 1]) if batch else 0)
+        return (shard, batch), row - (int(ends[batch - 1]) if batch else 0)
+
+    def _use(self, place: tuple[int, int], use: Callable[[Columns], Value]) -> Value:
+        """Give `use` a record batch."""
+        try:
+            return use(self._batches.get(place))
+        except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
+            self._refuse(self.record.shards[place[0]], f"cannot be read ({str(error).splitlines()[0]})")
+            raise
 
     @cached_property
     def _shard_starts(self) -> np.ndarray:

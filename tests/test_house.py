@@ -15,7 +15,7 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 VLLM = {f"stage1_teacher.engines.vllm_{part}" for part in ("plugin", "models", "engine")}
-ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": VLLM, "ray": set()}
+ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": VLLM, "ray": {"pipeline.executors.ray"}}
 LIGHT = [name for name in MODULES if name.startswith(("pipeline.contract", "pipeline.report", "pipeline.workflow", "pipeline.cli"))]
 
 

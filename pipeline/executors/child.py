@@ -12,20 +12,20 @@ from typing import Any
 
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.process import end_with_parent
-from pipeline.executors.base import Ended, Send, Work
+from pipeline.executors.base import Ended, Send
 
 GRACE_SECONDS = 60.0
 """How long a process gets to leave by itself: a broken engine may never, and its device would stay taken."""
 
 
 class Child:
-    """A process of this machine. It never hears Ctrl-C: the one that started it ends it."""
+    """A process of this machine, at a pickled `Work`. It never hears Ctrl-C: the one that started it ends it."""
 
-    def __init__(self, work: Work, environment: Mapping[str, str]) -> None:
+    def __init__(self, work: bytes, environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.end, theirs = context.Pipe(duplex=False)
-        arguments = (theirs, dict(environment), pickle.dumps(work))
-        self.process = context.Process(target=_run, args=arguments)  # no daemon: engines and data loaders start processes too
+        # no daemon: engines and data loaders start processes too
+        self.process = context.Process(target=_run, args=(theirs, dict(environment), work))
         with _deaf_to_control_c():
             self.process.start()
         theirs.close()

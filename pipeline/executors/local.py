@@ -1,5 +1,6 @@
 """Seats on this machine: a process each, with the devices that are dealt to it."""
 
+import pickle
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
@@ -18,7 +19,7 @@ class LocalExecutor:
         self._children: dict[int, Child] = {}
 
     def start(self, seat: int, work: Work) -> None:
-        self._children[seat] = Child(work, self._environments[seat % len(self._environments)])
+        self._children[seat] = Child(pickle.dumps(work), self._environments[seat % len(self._environments)])
 
     def receive(self) -> tuple[int, Any]:
         seats = {id(child.end): seat for seat, child in self._children.items()}

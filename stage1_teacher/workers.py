@@ -48,12 +48,14 @@ class _Seat:
     Attributes:
         mark: of the process that works there.
         in_hand: the shard that it scores.
+        late: the process that works there has not come to a shard yet.
         vain: processes that died there, one after the other, before they came to a shard.
         died_at: shards that processes there died at; left to other seats.
     """
 
     mark: str = ""
     in_hand: Begun | None = None
+    late: bool = True
     vain: int = 0
     died_at: set[str] = field(default_factory=set)
 
@@ -72,15 +74,18 @@ class _Crew:
     def run(self) -> Dealt:
         for number in self._seats:
             self._start(number)
-        while self._seats:
+        while self._dealt is None or not all(seat.late for seat in self._seats.values()):  # for the late nothing is left to do
+            if not self._seats:
+                raise self._nobody_left()
             self._hear(*self.executor.receive())
         self._reports.close()
-        if self._dealt is None:
-            raise PipelineError(
-                f"--workers {self.request.workers}: none comes as far as a shard, each place was tried {ATTEMPTS} times (the last ended "
-                f"with {self._reason}); what they said stands above, and the same command goes on"
-            )
         return self._dealt
+
+    def _nobody_left(self) -> PipelineError:
+        return PipelineError(
+            f"--workers {self.request.workers}: none comes as far as a shard, each place was tried {ATTEMPTS} times (the last ended "
+            f"with {self._reason}); what they said stands above, and the same command goes on"
+        )
 
     def _start(self, number: int) -> None:
         plain = replace(self.request, executor=None, on_shard=_nobody, on_begin=_nobody, on_death=_nobody)
@@ -93,7 +98,7 @@ class _Crew:
             case Started():
                 seat.mark = message.mark
             case Begun():
-                seat.in_hand, seat.vain = message, 0
+                seat.in_hand, seat.late, seat.vain = message, False, 0
             case Dealt():
                 self._dealt = message
             case Ended(problem=None):
@@ -114,7 +119,7 @@ class _Crew:
         """
         self._reason = reason
         drop_leases_of(self.request.cache, seat.mark)
-        lost, seat.in_hand, seat.mark = seat.in_hand, None, ""
+        lost, seat.in_hand, seat.mark, seat.late = seat.in_hand, None, "", True
         if lost:
             self._count(lost, reason)
             seat.died_at.add(lost.name)

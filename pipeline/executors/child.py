@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from pipeline.executors.base import Ended, Send
 
 GRACE_SECONDS = 60.0
 """How long a process gets to leave by itself: a broken engine may never, and its device would stay taken."""
+
+AGAIN_SECONDS = 0.5
 
 
 class Child:
@@ -73,14 +76,14 @@ def _deaf_to_control_c() -> Iterator[None]:
 
 def _run(end: Connection, environment: dict[str, str], work: bytes) -> None:
     """The process: the work is unpickled, and with it all that it imports, when the devices it may see are known."""
-    signal.signal(signal.SIGTERM, _stop)
+    stop = _Stop()
     os.environ |= environment
     end_with_parent()
     with suppress(KeyboardInterrupt, BrokenPipeError):  # told to end, or nobody is left to tell
-        if not multiprocessing.parent_process().is_alive():  # type: ignore[union-attr]
-            return  # it died before the system was asked to tell
-        end.send(_outcome(work, end.send))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is in hand any more
+        if multiprocessing.parent_process().is_alive():  # type: ignore[union-attr]  # else it died before the system was asked to tell
+            end.send(_outcome(work, end.send))
+        stop.is_over = True
+    stop.close()
 
 
 def _outcome(work: bytes, send: Send) -> Ended:
@@ -96,7 +99,39 @@ def _outcome(work: bytes, send: Send) -> Ended:
     return Ended()
 
 
-def _stop(number: int, frame: Any) -> None:
-    """The first SIGTERM drops what is in hand; a dying parent may send more, which would interrupt that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class _Stop:
+    """SIGTERM as a KeyboardInterrupt, which drops what is in hand; more of them do not disturb that.
+
+    Raised in a `__del__`, as of a library that is being imported, it is lost, and so it is raised until it is heard.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, self._hear)
+        sys.unraisablehook = _all_but_interrupts
+
+    def _hear(self, number: int, frame: Any) -> None:
+        if self.is_over or _is_being_handled(KeyboardInterrupt):
+            return
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        if frame is None or frame.f_code is not _all_but_interrupts.__code__:  # there it would be lost, and printed
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing is in hand any more."""
+        self.is_over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_being_handled(kind: type[BaseException]) -> bool:
+    error = sys.exception()
+    while error is not None and not isinstance(error, kind):
+        error = error.__context__
+    return error is not None
+
+
+def _all_but_interrupts(lost: Any) -> None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)

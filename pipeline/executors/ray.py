@@ -45,7 +45,7 @@ def ray_executor(resources: Mapping[str, float] | None, address: str | None) -> 
         there = ray.cluster_resources()
         each = dict(resources) if resources is not None else {"GPU" if there.get("GPU") else "CPU": 1.0}
         if address is None:  # a cluster that others run may grow
-            _require_room(each, there)
+            require_room(each, there)
         yield RayExecutor(each)
     finally:
         ray.shutdown()
@@ -77,7 +77,12 @@ def _own_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, ours)
 
 
-def _require_room(each: Mapping[str, float], there: Mapping[str, float]) -> None:
+def require_room(each: Mapping[str, float], there: Mapping[str, float]) -> None:
+    """Hold what a seat takes against all that there is.
+
+    Raises:
+        PipelineError: it is more.
+    """
     for name, amount in each.items():
         if there.get(name, 0.0) < amount:
             raise PipelineError(

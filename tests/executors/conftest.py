@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from shards import write_inputs
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,9 @@ def ray_cluster():
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"slot": 3}, "include_dashboard": False})
         yield cluster
         cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    """A folder with tiny.yaml and all that it names."""
+    return write_inputs(tmp_path_factory.mktemp("inputs"))

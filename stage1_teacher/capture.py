@@ -78,7 +78,7 @@ def capture(request: CaptureRequest) -> CaptureResult:
 
 
 def _work(request: CaptureRequest, rule: Rule) -> Dealt:
-    return Worker(request, rule).run() if request.workers == 1 else run_workers(request, rule)
+    return Worker(request, rule).run() if request.workers == 1 and request.executor is None else run_workers(request, rule)
 
 
 def _codec(request: CaptureRequest, inputs: Inputs, earlier: Rule | None) -> str:

@@ -124,6 +124,16 @@ def sweep_leases(cache: Store) -> None:
             cache.remove(name)
 
 
+def drop_leases_of(cache: Store, holder: str) -> None:
+    """Remove the leases of a process that has ended, as whoever started it knows: on another machine nobody else could tell.
+
+    Should it live after all, cut off from us, two may make one shard, and the same.
+    """
+    for name, found in _holders(cache):
+        if found == holder:
+            cache.remove(name)
+
+
 def living_leases(cache: Store) -> list[str]:
     """Units that some process holds, as far as this machine can tell."""
     return [name.removeprefix(f"{FOLDER}/").removesuffix(".json") for name, holder in _holders(cache) if not is_gone(holder)]

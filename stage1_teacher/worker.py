@@ -1,7 +1,7 @@
 """One worker: goes through the shards in order and makes those that are neither there nor in another worker's hands."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ from pipeline.contract.logit_cache.writer import finished_shard, write_shard
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.process import process_mark
 from pipeline.contract.store import Store
+from pipeline.executors.base import Executor
 from stage1_teacher.calibration import CalibrationInputs, ensure_vocabulary, make_vocabulary, recorded_vocabulary
 from stage1_teacher.documents.open_source import open_documents
-from stage1_teacher.engines.base import ScoringError, TeacherEngine
+from stage1_teacher.engines.base import EngineDied, ScoringError, TeacherEngine, died_of
 from stage1_teacher.engines.open_engine import open_engine
 from stage1_teacher.leases import Leases
 from stage1_teacher.shard_plan import ShardPlan, ShardUnit
@@ -34,14 +35,34 @@ OnShard = Callable[[ShardRecord, bool, float], None]
 """Called with a shard's record, whether it was there already, and the seconds spent on it."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A shard that a worker is about to score: should its process die, this is what it died at.
+
+    Attributes:
+        documents: the first and the last of its split.
+        origins: where these two were read.
+    """
+
+    name: str
+    documents: tuple[int, int]
+    origins: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.name} (documents {self.documents[0]} to {self.documents[1]} of its split: {self.origins[0]} to {self.origins[1]})"
+
+
 @dataclass
 class CaptureRequest:
     """What to capture and where.
 
     Attributes:
         overrides: the dotted `--set` values that are in `shard` already; recorded, so that training can name the same shard.
-        workers: processes on this machine; more machines may run the same command.
+        workers: processes that work at once; more machines may run the same command.
+        executor: where they work; None is this process for one worker, this machine for more.
         on_shard: see `OnShard`; a shard that another machine makes is never reported.
+        on_begin: called with a shard that is about to be scored.
+        on_death: called with a line about a worker that died, and what is done about it.
     """
 
     shard: ShardManifest
@@ -49,7 +70,10 @@ class CaptureRequest:
     splits: Sequence[Split]
     overrides: dict[str, Any] = field(default_factory=dict)
     workers: int = 1
+    executor: Executor | None = None
     on_shard: OnShard = lambda record, reused, seconds: None
+    on_begin: Callable[[Begun], None] = lambda begun: None
+    on_death: Callable[[str], None] = lambda line: None
 
 
 @dataclass(frozen=True)
@@ -74,16 +98,21 @@ class _Place:
 
 
 class Worker:
-    """One process's work; the teacher is loaded when the first thing that is not there asks for it."""
+    """One process's work; the teacher is loaded when the first thing that is not there asks for it.
 
-    def __init__(self, request: CaptureRequest, rule: Rule) -> None:
+    `shunned` are shards that an earlier process in this one's place died at: they are left to others for a while.
+    """
+
+    def __init__(self, request: CaptureRequest, rule: Rule, shunned: Collection[str] = ()) -> None:
         shard = request.shard
         self.request, self.rule, self.cache = request, rule, request.cache
         self.files, self.source = find_teacher(shard.teacher), open_documents(shard.documents)
         self.tokenizer = DocumentTokenizer(self.files, shard.documents)
         self.leases = Leases(request.cache)
+        self._shunned, self._shunned_until = shunned, time.monotonic() + self.leases.patience
         self._made_by: MadeBy
         self._engine: TeacherEngine | None = None
+        self._in_hand: Begun | None = None
         self._reported: set[str] = set()
 
     def run(self) -> Dealt:
@@ -91,6 +120,7 @@ class Worker:
 
         Raises:
             TeacherError, DocumentError: something to read is missing or broken.
+            EngineDied: the engine can score nothing any more, and neither can this process.
             PipelineError: the disk is full.
         """
         try:
@@ -99,6 +129,12 @@ class Worker:
                 dealt, missing = self._pass(codec)
                 if self._all_come(missing):
                     return dealt
+        except Exception as error:
+            if (cause := died_of(error)) is None:
+                raise
+            raise EngineDied(
+                f"{self._in_hand or 'before the first shard'}: the engine died of {cause}; run the same command again"
+            ) from error
         finally:
             self.leases.close()
 
@@ -126,7 +162,7 @@ class Worker:
             place = _Place(unit.split, unit.index, len(unit.texts))
             if self._is_there(place):
                 continue
-            if self.leases.take(place.name):
+            if self._take(place.name):
                 self._make(unit, codec)
             else:
                 missing.append(place)
@@ -138,10 +174,13 @@ class Worker:
         Only the records are looked at: to read all documents again, just to wait, would be long.
         """
         while missing := [place for place in missing if not self._is_there(place)]:
-            if any(self.leases.take(place.name) for place in missing):
+            if any(self._take(place.name) for place in missing):
                 return False
             time.sleep(WAIT_SECONDS)
         return True
+
+    def _take(self, name: str) -> bool:
+        return (name not in self._shunned or time.monotonic() > self._shunned_until) and self.leases.take(name)
 
     def _is_there(self, place: _Place) -> bool:
         """Whether the shard is done, by whomever; it is reported then."""
@@ -155,7 +194,9 @@ class Worker:
         try:
             if self._is_there(_Place(unit.split, unit.index, len(unit.texts))):
                 return
-            _ = self.engine()  # loading is not part of the shard's time
+            _ = self.engine()  # loading is not part of the shard's time, nor is dying of it the shard's fault
+            self._in_hand = self._begun(unit)
+            self.request.on_begin(self._in_hand)
             started = time.monotonic()
             record = self._score(unit, codec)
             seconds = time.monotonic() - started
@@ -164,6 +205,10 @@ class Worker:
         finally:
             self.leases.drop(shard_name(unit.split, unit.index))
         self._report(record, False, seconds)
+
+    def _begun(self, unit: ShardUnit) -> Begun:
+        first = unit.index * self.request.shard.cache.documents_per_shard
+        return Begun(shard_name(unit.split, unit.index), (first, first + len(unit.texts) - 1), (unit.origins[0], unit.origins[-1]))
 
     def _score(self, unit: ShardUnit, codec: Codec) -> ShardRecord:
         layout = self.request.shard.cache

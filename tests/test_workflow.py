@@ -144,7 +144,7 @@ def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
         (["train", "--set", "learning_rat=1"], ["nearest known key is 'learning_rate'"]),
         (["train", "--shard", "nowhere"], ["'nowhere'", "fineweb-10bt"]),
         (["train", "--set", "temperature=-2"], ["temperature=-2"]),
-        (["cache-teacher", "--shard", "fineweb-10bt", "--executor", "ray"], ["--executor ray"]),
+        (["cache-teacher", "--shard", "fineweb-10bt", "--ray-address", "h:1"], ["--ray-address", "add that"]),
         (["cache-teacher", "--shard", "fineweb-10bt", "--set", "steps=4"], ["student's setting", "pipeline train"]),
         (["cache-teacher", "--shard", "fineweb-10bt", "--set", "targets.mode=sampled", "--set", "targets.c=0.3"], ["c = 1/N"]),
         (["cache", "stats", "--shard", "installed-docs"], ["pipeline cache-teacher --shard installed-docs"]),

@@ -5,42 +5,53 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipeline.commands.executor_options import ExecutorOption, RayAddressOption, WorkerResourcesOption, chosen_executor
 from pipeline.commands.options import (
     JsonOption,
     RootOption,
     SetOption,
     ShardOption,
     log,
+    note,
     only_results_on_stdout,
     out,
     print_json,
     say_remembered,
 )
-from pipeline.contract.errors import ManifestError, NotThereYet
+from pipeline.contract.errors import ManifestError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
 from pipeline.shard_choice import capture_settings
 
 Engine = Literal["transformers", "vllm"]
 SplitChoice = Literal["train", "validation", "all"]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes at once, a GPU each [default: 1 on this machine, on Ray as many as it has room for]; "
+        "start the command on more machines to use them too.",
+    ),
+]
 
 
 def cache_teacher(
     shard: ShardOption,
     engine: Annotated[Engine | None, typer.Option(help="Overrides the manifest's engine.")] = None,
-    executor: Annotated[Literal["local", "ray"], typer.Option(help="Where workers run.")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="Processes on this machine; start the command on more machines to use them too.")] = 1,
+    executor: ExecutorOption = "local",
+    workers: WorkersOption = None,
+    worker_resources: WorkerResourcesOption = None,
+    ray_address: RayAddressOption = None,
     split: Annotated[SplitChoice, typer.Option(help="What to capture.")] = "all",
     overrides: SetOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the teacher once over a shard's documents and keep its distributions. Run it again to resume."""
-    if executor != "local":
-        raise NotThereYet(f"--executor {executor}: this version starts its own workers; leave it out, or start the command on each machine")
     settings = _shard_settings(read_overrides(overrides or []), engine)
-    with only_results_on_stdout():
-        summary = run_capture(shard, settings, ArtifactRoot.resolve(root), split, workers)
+    with only_results_on_stdout(), chosen_executor(executor, worker_resources, ray_address) as chosen:
+        summary = run_capture(shard, settings, ArtifactRoot.resolve(root), split, workers, chosen)
     if as_json:
         print_json(summary)
     else:
@@ -67,16 +78,25 @@ def _shard_settings(overrides: dict[str, Any], engine: str | None) -> dict[str, 
     return name | shard | ({"engine": engine} if engine else {})
 
 
-def run_capture(shard_name: str, settings: dict[str, Any], root: ArtifactRoot, split: SplitChoice, workers: int = 1) -> dict[str, Any]:
-    """Capture and report; returns what `--json` prints."""
+def run_capture(
+    shard_name: str,
+    settings: dict[str, Any],
+    root: ArtifactRoot,
+    split: SplitChoice,
+    workers: int | None = None,
+    executor: Any = None,
+) -> dict[str, Any]:
+    """Capture and report; returns what `--json` prints. `executor` is None for this machine."""
     given = settings
+    if executor is not None:
+        root, workers = root.absolute(), workers or executor.room()
     shard, settings = capture_settings(shard_name, given, root)
     from stage1_teacher.capture import CaptureRequest, capture
 
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]
     cache = root.cache(shard.name)
     progress = ShardProgress(shard.documents.limit)
-    result = capture(CaptureRequest(shard, cache, splits, overrides=settings, workers=workers, on_shard=progress))
+    result = capture(CaptureRequest(shard, cache, splits, settings, workers or 1, executor, on_shard=progress, on_death=note))
     say_remembered(settings, given)
     captured = result.manifest.splits
     if captured.get("train") and captured["train"].source_exhausted:

@@ -19,6 +19,11 @@ log = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
+def note(line: str) -> None:
+    """Something worth knowing that stops nothing."""
+    log.print(f"note: {line}")
+
+
 @contextmanager
 def only_results_on_stdout() -> Iterator[None]:
     """Send what libraries print to stderr, from Python and from C: stdout is for the result."""

@@ -1,11 +1,15 @@
 """`pipeline run`: cache, students, report; only what is not current, and why."""
 
+import socket
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands.cache_teacher import run_capture
-from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.cache_teacher import WorkersOption, run_capture
+from pipeline.commands.executor_options import ExecutorOption, RayAddressOption, WorkerResourcesOption, chosen_executor
+from pipeline.commands.options import JsonOption, RootOption, SetOption, log, note, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
 from pipeline.contract.atomic_io import write_text
 from pipeline.contract.errors import RunError
@@ -19,6 +23,10 @@ def run(
     experiment: Annotated[str, typer.Argument(help="An experiment's name, or a path to its YAML file.")],
     overrides: SetOption = None,
     devices: Annotated[int | None, typer.Option(min=1, help="Processes a student is trained with.")] = None,
+    executor: ExecutorOption = "local",
+    workers: WorkersOption = None,
+    worker_resources: WorkerResourcesOption = None,
+    ray_address: RayAddressOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -28,8 +36,8 @@ def run(
     if launched_by_another():
         raise RunError("pipeline run: was started by a launcher, which starts it many times; start it once with --devices N")
     workflow = workflow_of(experiment, overrides, root)
-    with only_results_on_stdout():
-        summary, text = run_workflow(workflow, devices)
+    with only_results_on_stdout(), chosen_executor(executor, worker_resources, ray_address) as chosen:
+        summary, text = run_workflow(workflow, devices, workers, chosen)
     if as_json:
         print_json(summary)
     else:
@@ -42,14 +50,24 @@ def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) 
     return Workflow(load_experiment(experiment), ArtifactRoot.resolve(root), shard, student)
 
 
-def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any], str]:
-    """Bring every stage up to date; returns what `--json` prints, and table 1 as text."""
+def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = None, executor: Any = None) -> tuple[dict[str, Any], str]:
+    """Bring every stage up to date; returns what `--json` prints, and table 1 as text.
+
+    Students are trained one after the other here, all at once on an `executor`.
+    """
+    if executor is not None:
+        workflow = replace(workflow, root=workflow.root.absolute())
     stages = workflow.stages()
     for stage in stages:
         log.print(f"{stage.name}: {stage.state} ({stage.reason})")
-    teacher_passes = _capture(workflow, stages[0])
-    for stage, (name, _), layer in zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True):
-        _student(workflow, stage, name, layer, devices)
+    teacher_passes = _capture(workflow, stages[0], workers, executor)
+    parts = zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True)
+    missing = [(name, layer) for stage, (name, _), layer in parts if _has_to_run(workflow, stage, name)]
+    if executor is not None:
+        _train_at_once(workflow, missing, devices, executor)
+    else:
+        for name, layer in missing:
+            run_student(_job(workflow, name, layer), devices)
     report = write_report(workflow)
     results = [folder.read("result") for folder in workflow.runs()]
     summary = {
@@ -63,22 +81,49 @@ def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any
     return summary, table_text(report)
 
 
-def _capture(workflow: Workflow, stage: Stage) -> int:
+def _capture(workflow: Workflow, stage: Stage, workers: int | None, executor: Any) -> int:
     if stage.state == "current":
         return 0
-    summary = run_capture(workflow.experiment.shard, workflow.shard_overrides, workflow.root, "all")
+    summary = run_capture(workflow.experiment.shard, workflow.shard_overrides, workflow.root, "all", workers, executor)
     return int(summary["shards_written"] > 0)
 
 
-def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any], devices: int | None) -> None:
-    if stage.state == "current":
-        return
+def _has_to_run(workflow: Workflow, stage: Stage, name: str) -> bool:
+    """Whether a student is not there; an earlier one with other settings is out of the way afterwards."""
     if stage.state == "stale":
         from stage2_student.job import set_aside
 
         kept = set_aside(workflow.root.run(name))
         log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {kept}")
-    run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
+    return stage.state != "current"
+
+
+def _job(workflow: Workflow, name: str, layer: dict[str, Any]) -> Any:
+    return student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}])
+
+
+def _train_at_once(workflow: Workflow, missing: list[tuple[str, dict[str, Any]]], devices: int | None, executor: Any) -> None:
+    """Each student in a seat that takes `devices` times the resources of a worker.
+
+    Raises:
+        RunError: a student is done, and its run is not here.
+    """
+    from pipeline.executors.each import run_each
+
+    jobs = {name: _job(workflow, name, layer) for name, layer in missing}
+    for job in jobs.values():
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+    run_each(executor.taking(devices or 1), {name: partial(_train, job, devices) for name, job in jobs.items()}, note)
+    for name, job in jobs.items():
+        if job.record.read("result") is None:
+            raise RunError(f"{name}: was trained, and its run is not in {job.folder}; runs need a folder that all machines share")
+
+
+def _train(job: Any, devices: int | None, send: Any) -> None:
+    """In a process of the executor's."""
+    if not job.folder.parent.is_dir():
+        raise RunError(f"{job.folder}: is on no disk of {socket.gethostname()}; runs need a folder that all machines share")
+    run_student(job, devices)
 
 
 def write_report(workflow: Workflow) -> Any:

@@ -24,6 +24,10 @@ class ArtifactRoot:
         chosen = root or os.environ.get("PIPELINE_HOME") or "artifacts"
         return cls(Path("artifacts" if "://" in chosen else chosen), chosen)
 
+    def absolute(self) -> "ArtifactRoot":
+        """The same, for processes that work in other folders."""
+        return self if "://" in self.location else ArtifactRoot(self.path.absolute(), str(self.path.absolute()))
+
     @property
     def caches(self) -> Store:
         return open_store(self.location) / "caches"

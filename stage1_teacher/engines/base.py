@@ -1,5 +1,6 @@
 """What stage one asks of a teacher, whatever runs it."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pipeline.contract.manifest.shard import Targets
 
 FAMILIES = ("qwen3", "qwen2", "llama")
 """`model_type` of the teachers whose blocks a student can be made of."""
+
+DEVICE_FAULT = re.compile(r"CUDA error|CUDA driver error|CUBLAS_STATUS|CUDNN_STATUS|NCCL error|uncorrectable ECC", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,24 @@ class ScoringError(TeacherError):
     def __reduce__(self) -> Any:
         """It crosses processes."""
         return ScoringError, (self.position, self.problem)
+
+
+class EngineDied(TeacherError):
+    """The engine can score nothing any more; a new process may."""
+
+
+def died_of(error: Exception) -> str | None:
+    """What an engine died of, where `error` says that it did; None of any other error.
+
+    The fault is vLLM's own process that has ended, or a GPU's: after one every later call in the process fails too. Out of memory is none.
+    """
+    import torch
+
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    dead = "EngineDeadError" in kinds or (isinstance(error, RuntimeError) and DEVICE_FAULT.search(str(error)))
+    if isinstance(error, torch.OutOfMemoryError) or not (dead or isinstance(error, torch.AcceleratorError)):
+        return None
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def require_possible_k(targets: Targets, vocab_size: int) -> None:

@@ -23,7 +23,7 @@ from pipeline.cli import main
 from pipeline.contract.manifest.shard import ShardManifest
 from pipeline.contract.remote.store import RemoteStore
 from pipeline.contract.store import open_store
-from stage1_teacher import workers
+from pipeline.executors import child
 from stage1_teacher.leases import Leases
 
 KINDS = {
@@ -103,7 +103,7 @@ def _command(arguments: list[str], stderr: Path, options: dict[str, Any]) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if options.get("fork_workers"):
         fork = multiprocessing.get_context("fork")
-        workers.multiprocessing.get_context = lambda kind: fork
+        child.multiprocessing.get_context = lambda kind: fork
     sys.argv = ["pipeline", *arguments]
     main()
 

@@ -1,0 +1,43 @@
+"""Deal a machine's GPUs to its workers: each sees its own and no other, whatever library it loads."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from pipeline.contract.errors import PipelineError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def deal(devices: Sequence[str], group: int = 1) -> list[dict[str, str]]:
+    """An environment for each group of `group` neighbouring devices; more workers than groups share them, round and round.
+
+    Devices that make up no whole group stay idle. Without any device there is one environment that changes nothing.
+
+    Raises:
+        PipelineError: fewer devices than a group takes.
+    """
+    if not devices:
+        return [{}]
+    if len(devices) < group:
+        raise PipelineError(
+            f"{VISIBLE}={','.join(devices)}: {len(devices)} visible GPUs, a worker takes {group}; make more visible, or use fewer for each"
+        )
+    return [{VISIBLE: ",".join(devices[first : first + group])} for first in range(0, len(devices) - group + 1, group)]
+
+
+def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, GPU or MIG id. None on a CPU."""
+    chosen = environment.get(VISIBLE)
+    return [str(number) for number in range(_count())] if chosen is None else _listed(chosen)
+
+
+def _listed(chosen: str) -> list[str]:
+    """CUDA ends the list at the first -1."""
+    names = [name.strip() for name in chosen.split(",")]
+    return [name for name in names[: names.index("-1") if "-1" in names else None] if name]
+
+
+def _count() -> int:
+    import torch  # counts by the driver's library, and so leaves CUDA alone in this process
+
+    return torch.cuda.device_count()

@@ -1,0 +1,50 @@
+"""Independent pieces of work on an executor, a seat each: all are seen to their end, and one that dies is started again."""
+
+from collections.abc import Callable, Mapping
+
+from pipeline.contract.errors import PipelineError
+from pipeline.executors.base import ATTEMPTS, Ended, Executor, Work
+
+
+def run_each(executor: Executor, works: Mapping[str, Work], on_death: Callable[[str], None]) -> None:
+    """Start all `works`, which are told apart by name; what they send is not listened to. `on_death` gets a line about each that died.
+
+    Raises:
+        PipelineError: some could not be done; raised when all others have been.
+    """
+    names, tried = list(works), dict.fromkeys(works, 1)
+    problems: dict[str, PipelineError] = {}
+    try:
+        for seat, name in enumerate(names):
+            executor.start(seat, works[name])
+        left = len(names)
+        while left:
+            seat, message = executor.receive()
+            if not isinstance(message, Ended):
+                continue
+            name = names[seat]
+            if isinstance(message.problem, str) and tried[name] < ATTEMPTS:
+                on_death(f"{name} died ({message.problem}); it is started again")
+                tried[name] += 1
+                executor.start(seat, works[name])
+                continue
+            left -= 1
+            if message.problem is not None:
+                problems[name] = _problem(name, message.problem)
+                on_death(str(problems[name]))
+    finally:
+        executor.end()
+    if problems:
+        raise _first_of(problems)
+
+
+def _problem(name: str, problem: PipelineError | str) -> PipelineError:
+    if isinstance(problem, PipelineError):
+        return problem
+    return PipelineError(f"{name}: died {ATTEMPTS} times, the last of {problem}; what it said stands above, and the same command goes on")
+
+
+def _first_of(problems: Mapping[str, PipelineError]) -> PipelineError:
+    first = next(iter(problems.values()))
+    others = len(problems) - 1
+    return PipelineError(f"{first} (and {others} more, above)") if others else first

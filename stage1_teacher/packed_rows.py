@@ -36,7 +36,7 @@ def pack(kept: Kept, room: int) -> Tensor:
 
 
 def unpack(rows: np.ndarray, targets: Targets) -> dict[str, np.ndarray]:
-    """Arrays by name, as of `Kept`; entries flat [N], row after row."""
+    """Arrays by name, as of `Kept`; entries flat [N], row after row. None of them holds on to `rows`."""
     tails = 1 + len(targets.other_temperatures)
     room = (rows.shape[1] - 5 - tails) // 2
     ids, logprobs = rows[:, 5 + tails : 5 + tails + room], rows[:, 5 + tails + room :].view(np.float32)
@@ -44,13 +44,13 @@ def unpack(rows: np.ndarray, targets: Targets) -> dict[str, np.ndarray]:
     if (counts < room).any():
         filled = np.arange(room) < counts[:, None]
         ids, logprobs = ids[filled], logprobs[filled]
-    label, entropy, square = np.ascontiguousarray(rows[:, 2:5].view(np.float32).T)
+    label, entropy, square = rows[:, 2:5].view(np.float32).T.copy()
     return {
-        "ids": ids.ravel(),
-        "logprobs": logprobs.ravel(),
+        "ids": ids.flatten(),
+        "logprobs": logprobs.flatten(),
         "counts": counts.astype(np.int64),
         "drawn": rows[:, 1].astype(np.int64),
-        "tail_logprob": rows[:, 5 : 5 + tails].view(np.float32),
+        "tail_logprob": rows[:, 5 : 5 + tails].view(np.float32).copy(),
         "label_logprob": label,
         "entropy": entropy,
         "tail_square": square,

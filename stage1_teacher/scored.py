@@ -32,7 +32,7 @@ class ScoredRows:
 
     def documents(self, token_ids: Sequence[np.ndarray]) -> Iterator[CachedDocument]:
         """The documents whose rows were added, in their order."""
-        all_rows = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        all_rows = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
         if not all_rows:
             all_rows = self._no_rows()
         entry_ends = np.concatenate([[0], np.cumsum(all_rows["counts"], dtype=np.int64)])

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from pipeline.contract.logit_cache.draws import DRAW_BITS
 from pipeline.contract.manifest.shard import Targets
+from stage1_teacher.largest import block_maxima, k_largest
+from stage1_teacher.line import ids_at
 
 NEVER = -1e30
 """In the place of a logit of -inf: probability 0 without 0 * inf."""
@@ -72,76 +74,97 @@ def keep(logits: Tensor, labels: Tensor, targets: Targets, draws: Tensor) -> Kep
 
 def keep_largest(logits: Tensor, labels: Tensor, k: int, c: float = 0.0, temperatures: Sequence[float] = ()) -> Kept:
     """Keep the k largest of each row, or those of them that are c or more; a row may then keep none."""
-    rows = _measure(logits, labels, temperatures)
+    rows = _measure(logits, labels)
     kept = _largest(rows, k, c)
-    tail = _tail_logprob(rows, kept)
-    hidden = _without(rows.logits, kept, -torch.inf) if temperatures else rows.logits
-    others = [(hidden / tau).logsumexp(-1) - z for tau, z in zip(temperatures, rows.other_normalizers, strict=True)]
-    return kept._replace(tail_logprob=torch.stack([tail, *others], dim=-1))
+    tails = [_tail_logprob(rows.weights, kept, rows.normalizer), *_tails_at(rows, kept, temperatures)]
+    return kept._replace(tail_logprob=torch.stack(tails, dim=-1), entropy=_entropy(rows, kept))
 
 
 def keep_sampled(logits: Tensor, labels: Tensor, c: float, draws: Tensor) -> Kept:
     """Keep q >= c for certain, and draw from the rest of the vocabulary: unbiased, at most 1/c + 1 entries a row.
 
     The rest is laid end to end on a line, id after id, each q / c long; an entry is kept if one of the points
-    draw, draw + 1, draw + 2, ... falls on it. The line is in int64, so that a sum has one value.
+    draw, draw + 1, draw + 2, ... falls on it (`line.py`).
     """
-    rows = _measure(logits, labels, ())
+    rows = _measure(logits, labels)
     slots = round(1 / c)
     certain = _largest(rows, slots, c)
-    tail = _tail_logprob(rows, certain)
-    tails = rows.weights.mul_((-rows.normalizer).exp()[:, None])  # probabilities
-    certain = certain._replace(tail_logprob=tail[:, None], tail_square=torch.einsum("rv,rv->r", tails, tails))
-    lengths = tails.mul_(2.0**DRAW_BITS / c).to(torch.int64)
-    line = torch.cumsum(lengths, -1, out=lengths)  # [R, V] ends, in units of c 2^-40
+    tail = _tail_logprob(rows.weights, certain, rows.normalizer)  # the weights are the tail's alone from here on
+    entropy = _entropy(rows, certain)
+    scale = (-rows.normalizer).exp()
+    square = (torch.linalg.vector_norm(rows.weights, dim=-1) * scale) ** 2
+    lengths = rows.weights.mul_((scale * (2.0**DRAW_BITS / c))[:, None]).trunc_()
     points = draws[:, None] + (torch.arange(slots, device=draws.device) << DRAW_BITS)  # [R, slots]
-    ids = torch.searchsorted(line, points, right=True).clamp_(max=line.shape[-1] - 1)
-    return _append(certain, ids, (points < line[:, -1:]).sum(-1), c)
+    ids, drawn = ids_at(lengths, points)
+    return _append(certain._replace(tail_logprob=tail[:, None], entropy=entropy, tail_square=square), ids, drawn, c)
 
 
 class _Rows(NamedTuple):
     """A chunk of rows and what is known of them before any entry is hidden. The largest logit of a row is taken from all of them."""
 
-    logits: Tensor  # [R, V]
+    logits: Tensor  # [R, V] less the row's largest; gone once the entropy is known
     weights: Tensor  # [R, V] their exponentials: one for all sums
+    maxima: Tensor  # [R, B] of blocks of logits
     normalizer: Tensor  # [R] log of the weights' sum
-    other_normalizers: list[Tensor]  # the same at other temperatures
     label_logprob: Tensor  # [R]
-    entropy: Tensor  # [R]
 
 
-def _measure(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> _Rows:
-    logits.sub_(logits.amax(-1, keepdim=True)).clamp_(min=NEVER)
+def _measure(logits: Tensor, labels: Tensor) -> _Rows:
+    maxima = block_maxima(logits)
+    largest = maxima.amax(-1, keepdim=True)
+    logits.sub_(largest)
     weights = logits.exp()
-    total = weights.sum(-1)
-    normalizer = total.log()
-    label = logits.gather(-1, labels[:, None])[:, 0] - normalizer
-    entropy = normalizer - torch.linalg.vecdot(weights, logits) / total  # einsum adds up one after the other: 0.001 nats off
-    return _Rows(logits, weights, normalizer, [(logits / tau).logsumexp(-1) for tau in temperatures], label, entropy.clamp_(min=0))
+    normalizer = weights.sum(-1).log()
+    label = logits.gather(-1, labels[:, None])[:, 0].clamp_(min=NEVER) - normalizer
+    return _Rows(logits, weights, maxima.sub_(largest), normalizer, label)
 
 
 def _largest(rows: _Rows, k: int, c: float) -> Kept:
-    """The k largest entries that are c or more, most probable first; the tail is left to the caller."""
-    values, ids = rows.logits.topk(min(k, rows.logits.shape[-1]), dim=-1)
-    logprobs = values - rows.normalizer[:, None]
+    """The k largest entries that are c or more, most probable first; tail and entropy are left to the caller."""
+    normalizer = rows.normalizer[:, None]
+    blocks = min(k, rows.maxima.shape[-1])
+    if c and len(rows.maxima):
+        reach = ((rows.maxima - normalizer).exp() >= c).sum(-1).max()
+        blocks = min(blocks, max(1, int(reach)))
+    values, ids = k_largest(rows.logits, rows.maxima, k, blocks)
+    logprobs = values.clamp_(min=NEVER) - normalizer
     counts = (logprobs.exp() >= c).sum(-1)
     none = torch.zeros_like(counts)
-    return Kept(ids, logprobs, counts, none, rows.normalizer[:, None], rows.label_logprob, rows.entropy, none.float())
+    return Kept(ids, logprobs, counts, none, normalizer, rows.label_logprob, none.float(), none.float())
 
 
-def _tail_logprob(rows: _Rows, kept: Kept) -> Tensor:
+def _tail_logprob(weights: Tensor, kept: Kept, normalizer: Tensor) -> Tensor:
     """[R] log of the mass outside the kept entries, -inf where all are kept: the sum of the other weights, never 1 - sum(p).
 
-    What is less than float32's smallest number beside the row's largest entry is no mass, and NEVER.
+    The kept entries' weights are 0 afterwards. What is less than float32's smallest number beside the row's largest entry is no
+    mass, and NEVER.
     """
-    tail = _without(rows.weights, kept, 0.0).sum(-1).log().clamp_(min=NEVER) - rows.normalizer
-    return tail.masked_fill_(kept.counts == rows.weights.shape[-1], -torch.inf)
+    kept_weights = weights.gather(-1, kept.ids).masked_fill_(_filled(kept), 0.0)
+    tail = weights.scatter_(-1, kept.ids, kept_weights).sum(-1).log().clamp_(min=NEVER) - normalizer
+    return tail.masked_fill_(kept.counts == weights.shape[-1], -torch.inf)
 
 
-def _without(values: Tensor, kept: Kept, instead: float) -> Tensor:
-    """[R, V] `values`, overwritten where an entry is kept."""
-    slots = torch.arange(kept.ids.shape[-1], device=kept.ids.device) < kept.counts[:, None]
-    return values.scatter_(-1, kept.ids, values.gather(-1, kept.ids).masked_fill_(slots, instead))
+def _tails_at(rows: _Rows, kept: Kept, temperatures: Sequence[float]) -> Iterator[Tensor]:
+    """[R] the same at each temperature."""
+    for tau in temperatures:
+        weights = (rows.logits / tau).exp_()
+        yield _tail_logprob(weights, kept, weights.sum(-1).log())
+
+
+def _entropy(rows: _Rows, kept: Kept) -> Tensor:
+    """[R] nats, once the kept entries are out of the weights; the product takes the logits' place.
+
+    A logit of -inf has weight 0 and counts nothing. einsum would add up one after the other: 0.001 nats off.
+    """
+    outside = rows.logits.mul_(rows.weights).nansum(-1) / rows.normalizer.exp()
+    logits = kept.logprobs + rows.normalizer[:, None]
+    inside = (kept.logprobs.exp() * logits).masked_fill_(~_filled(kept), 0).sum(-1)
+    return (rows.normalizer - outside - inside).clamp_(min=0)
+
+
+def _filled(kept: Kept) -> Tensor:
+    """[R, K] the slots that count."""
+    return torch.arange(kept.ids.shape[-1], device=kept.ids.device) < kept.counts[:, None]
 
 
 def _append(certain: Kept, ids: Tensor, drawn: Tensor, c: float) -> Kept:

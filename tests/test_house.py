@@ -14,7 +14,7 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-VLLM = {f"stage1_teacher.engines.vllm_{part}" for part in ("plugin", "models", "engine")}
+VLLM = {f"stage1_teacher.engines.vllm_{part}" for part in ("plugin", "models", "engine", "start")}
 ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": VLLM, "ray": {"pipeline.executors.ray"}}
 LIGHT = [name for name in MODULES if name.startswith(("pipeline.contract", "pipeline.report", "pipeline.workflow", "pipeline.cli"))]
 

@@ -22,6 +22,10 @@ _NAME_OF_CONTENT = {
 }
 
 
+VLLM_SETTINGS = {"head_dtype": "float32", "prefix_caching": False}
+"""How vLLM is set up wherever it runs, as far as it decides what it computes."""
+
+
 def declared_identity(shard: ShardManifest) -> Identity:
     """Every field of the manifest that decides what a row holds, by its dotted key; codec "auto" is decided at the capture."""
     documents, teacher = shard.documents, shard.teacher
@@ -41,10 +45,18 @@ def declared_identity(shard: ShardManifest) -> Identity:
         "documents.validation.documents": documents.validation.documents,
         "documents.validation.every": documents.validation.every,
         **_targets_identity(shard.targets),
-        "engine": shard.engine,
+        **_engine_identity(shard),
         "cache.documents_per_shard": shard.cache.documents_per_shard,
     }
     return identity if shard.cache.codec == "auto" else identity | {"cache.codec": shard.cache.codec}
+
+
+def _engine_identity(shard: ShardManifest) -> Identity:
+    """The engine, and the settings under which its numbers are the same but for rounding in other batches and on other devices."""
+    if shard.engine != "vllm":
+        return {"engine": shard.engine}
+    settings = {f"engine.{name}": value for name, value in VLLM_SETTINGS.items()}
+    return {"engine": shard.engine, **settings, "cache.tensor_parallel": shard.cache.tensor_parallel}
 
 
 def _targets_identity(targets: Targets) -> Identity:

@@ -12,13 +12,17 @@ def open_engine(files: TeacherFiles, shard: ShardManifest) -> TeacherEngine:
     """Load the teacher into the engine that the shard names.
 
     Raises:
-        TeacherError: the teacher cannot be loaded, or the engine is not installed.
+        TeacherError: the teacher cannot be loaded, or not on so many devices, or the engine is not installed.
     """
     require_installed(shard.engine)
     if shard.engine == "vllm":
         from stage1_teacher.engines.vllm_engine import VllmEngine
 
         return VllmEngine(files, shard)
+    if shard.cache.tensor_parallel > 1:
+        raise TeacherError(
+            f"cache.tensor_parallel={shard.cache.tensor_parallel}: engine=transformers runs on one device; use 1, or --engine vllm"
+        )
     from stage1_teacher.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(files, shard)

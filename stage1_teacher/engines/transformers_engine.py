@@ -23,10 +23,10 @@ from stage1_teacher.teacher_files import TeacherFiles
 
 
 class TransformersEngine:
-    """One model on one device."""
+    """One model on one device, the GPU where there is one and `device` does not say otherwise."""
 
-    def __init__(self, files: TeacherFiles, shard: ShardManifest) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, files: TeacherFiles, shard: ShardManifest, device: str | None = None) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if self.device.type == "cpu":
             prepare_cpu_process()
         self.device_name = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"

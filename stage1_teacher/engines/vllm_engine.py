@@ -1,23 +1,22 @@
 """The teacher through vLLM: continuous batching over documents of any length, the head in chunks inside vLLM's own worker.
 
 vLLM runs in this process. Its model gives back packed rows of kept entries (`vllm_models.py`) and never a Python object a token.
-Prefix caching is off, since results would depend on what was scored before; the head's product is float32.
+Prefix caching is off, since results would depend on what was scored before; the head's product is float32. A batch that does not
+fit is scored again in smaller ones.
 """
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest, Targets
 from stage1_teacher.engines.base import (
+    ScoringError,
     TeacherInterface,
     require_finite,
     require_known_ids,
@@ -26,14 +25,15 @@ from stage1_teacher.engines.base import (
     torch_threads,
 )
 from stage1_teacher.engines.checkpoint import read_interface, require_family
-from stage1_teacher.engines.vllm_plugin import ARCHITECTURES, register
+from stage1_teacher.engines.out_of_memory import halved, is_out_of_memory
+from stage1_teacher.engines.vllm_plugin import ARCHITECTURES
 from stage1_teacher.engines.vllm_self_check import by_transformers, require_equal
+from stage1_teacher.engines.vllm_start import start, stop
 from stage1_teacher.packed_rows import width
 from stage1_teacher.scored import ScoredRows
 from stage1_teacher.teacher_files import TeacherFiles
 
-CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
-LLVMLITE = "llvmlite.binding.ffi"
+log = logging.getLogger(__name__)
 
 
 class VllmEngine:
@@ -50,10 +50,21 @@ class VllmEngine:
         require_possible_k(shard.targets, self.vocab_size)
         self.targets, self.max_length, self.threads = shard.targets, shard.documents.max_length, shard.cache.threads
         self.device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        expected = by_transformers(files, shard)
+        self.shard, self.layout = shard, shard.cache
+        self.model: Any = None
+        self._expected = by_transformers(files, shard)
+        self._start()
+
+    def _start(self) -> None:
+        shard = self.shard.model_copy(update={"cache": self.layout})
         with torch_threads(self.threads):
-            self.model = _start(files, shard, ARCHITECTURES[self.config.model_type])
-        require_equal(self, expected, shard.teacher.dtype)
+            self.model = start(self.files, shard, ARCHITECTURES[self.config.model_type])
+        ((found,),) = self._score([self._expected.ids], [self._expected.targets])
+        require_equal(found, self._expected, shard.teacher.dtype)
+
+    def _stop(self) -> None:
+        stop(self.model)
+        self.model = None
 
     def interface(self) -> TeacherInterface:
         return read_interface(self.files, self.config, self.dtype)
@@ -66,6 +77,27 @@ class VllmEngine:
         """See `TeacherEngine.score_many`. A document of one token has no rows, and vLLM never sees it."""
         require_known_ids(documents, self.vocab_size)
         require_length(documents, self.max_length)
+        try:
+            return self._score(documents, targets)
+        except ScoringError as error:
+            suspected = error
+        raise self._first_alone(documents, targets) or suspected
+
+    def _first_alone(self, documents: Sequence[np.ndarray], targets: Sequence[Targets]) -> ScoringError | None:
+        """The first document that is not finite when each is scored alone, by an engine that starts clean.
+
+        What is no number stays in the blocks of vLLM's cache, and spoils whichever documents have them next.
+        """
+        self._stop()
+        for position, ids in enumerate(documents):
+            try:
+                self._score([ids], targets)
+            except ScoringError as error:
+                self._stop()
+                return ScoringError(position, error.problem)
+        return None
+
+    def _score(self, documents: Sequence[np.ndarray], targets: Sequence[Targets]) -> list[list[CachedDocument]]:
         with torch_threads(self.threads):
             packed = self._packed([ids for ids in documents if len(ids) > 1], targets)
         columns = np.cumsum([0, *(width(each, self.vocab_size) for each in targets)])
@@ -78,7 +110,21 @@ class VllmEngine:
         ]
 
     def _packed(self, documents: list[np.ndarray], targets: Sequence[Targets]) -> list[np.ndarray]:
-        """[T-1, W] int32 a document, in their order."""
+        """[T-1, W] int32 a document, in their order; out of memory, the same again by an engine that takes half as much at once."""
+        while True:
+            if self.model is None:
+                self._start()
+            try:
+                return self._encode(documents, targets)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.layout = halved(self.layout, self.shard.cache)
+            log.warning("engine=vllm: %s; again with %d tokens at once", problem, self.layout.tokens_per_batch)
+            self._stop()
+
+    def _encode(self, documents: list[np.ndarray], targets: Sequence[Targets]) -> list[np.ndarray]:
         from vllm import PoolingParams
 
         from stage1_teacher.engines.vllm_models import TARGETS, TASK
@@ -106,58 +152,3 @@ def _document(ids: np.ndarray, packed: list[np.ndarray], place: int | None, targ
     if place is not None:
         rows.add_packed(np.ascontiguousarray(packed[place][:, columns]))
     return next(rows.documents([ids]))
-
-
-def _start(files: TeacherFiles, shard: ShardManifest, architecture: str) -> Any:
-    on_cuda = torch.cuda.is_available()
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # in this process: it dies with it, and nothing is sent
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if not on_cuda:
-        os.environ.setdefault(CPU_CACHE_GIB, "1")
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    from vllm import LLM
-
-    register()  # again here: the package may be used without being installed
-    with _kept_from_vllm():
-        try:
-            return LLM(**_arguments(files, shard, architecture, on_cuda))
-        except (ValueError, RuntimeError) as error:
-            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error).strip().splitlines()[0]
-            raise TeacherError(f"teacher.model={files.folder}: vLLM cannot load it ({reason}); or use --engine transformers") from error
-
-
-@contextmanager
-def _kept_from_vllm() -> Iterator[None]:
-    """vLLM 0.32 on a CPU looks at every attribute of every module as it starts, and trips over one of llvmlite's (numba brings it);
-    and it takes `torch.set_num_threads` away from everyone."""
-    module, set_num_threads = sys.modules.pop(LLVMLITE, None), torch.set_num_threads
-    try:
-        yield
-    finally:
-        torch.set_num_threads = set_num_threads
-        if module is not None:
-            sys.modules[LLVMLITE] = module
-
-
-def _arguments(files: TeacherFiles, shard: ShardManifest, architecture: str, on_cuda: bool) -> dict[str, Any]:
-    """For `vllm.LLM`: no prefix caching, nothing random, and memory within what the manifest says."""
-    from vllm.config import PoolerConfig
-
-    from stage1_teacher.engines.vllm_models import SETTINGS, TARGETS, TASK
-
-    return {
-        "model": str(files.folder),
-        "runner": "pooling",
-        "pooler_config": PoolerConfig(task=TASK),
-        "hf_overrides": {"architectures": [architecture], "head_dtype": "float32"},
-        "additional_config": {SETTINGS: {TARGETS: [shard.targets.model_dump()], "rows_per_chunk": shard.cache.rows_per_chunk}},
-        "dtype": shard.teacher.dtype,
-        "skip_tokenizer_init": True,
-        "max_model_len": shard.documents.max_length,
-        "max_num_batched_tokens": shard.cache.tokens_per_batch,
-        "enable_chunked_prefill": True,
-        "enable_prefix_caching": False,
-        "enforce_eager": not on_cuda,
-        "disable_log_stats": True,
-        "seed": 0,
-    }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.pooler import PoolingParamsUpdate
 from vllm.model_executor.layers.pooler.abstract import Pooler
 from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -77,7 +78,10 @@ class KeptEntriesPooler(Pooler):
         chosen = torch.from_numpy(_places(spans)).to(hidden.device)
         labels = _concatenated([span.ids[span.start + 1 : span.start + 1 + span.rows] for span in spans])
         draws = _concatenated([row_draws(span.ids)[span.start : span.start + span.rows] for span in spans])
-        packed = torch.empty(len(chosen), sum(width(each, self.vocab_size) for each in targets), dtype=torch.int32, device=hidden.device)
+        packed = torch.zeros(len(chosen), sum(width(each, self.vocab_size) for each in targets), dtype=torch.int32, device=hidden.device)
+        if get_tensor_model_parallel_rank():
+            self._take_part(hidden[chosen])
+            return packed
         start = 0
         inputs = (hidden[chosen], self._logits, labels.to(hidden.device), draws.to(hidden.device), targets, self.rows_per_chunk)
         for chunk in keep_in_chunks(*inputs):
@@ -87,9 +91,15 @@ class KeptEntriesPooler(Pooler):
         return packed
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """[C, V] float32. Where the vocabulary is spread over devices, only the first one gets them, and gives the answer."""
+        """[C, V] float32."""
         logits = self.head(hidden)
-        return torch.zeros(len(hidden), self.vocab_size, device=hidden.device) if logits is None else logits.float()
+        assert logits is not None  # of the first device of a group
+        return logits.float()
+
+    def _take_part(self, hidden: Tensor) -> None:
+        """Where a group of devices shares the head, each gives its part of every chunk's logits to the first, which answers."""
+        for chunk in hidden.split(self.rows_per_chunk):
+            self.head(chunk)
 
 
 def _spans(metadata: PoolingMetadata) -> list[Span]:

@@ -12,7 +12,6 @@ import torch
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.logit_cache.schema import CachedDocument
 from pipeline.contract.manifest.shard import ShardManifest, Targets
-from stage1_teacher.engines.base import TeacherEngine
 from stage1_teacher.teacher_files import TeacherFiles
 
 LENGTH = 16
@@ -22,33 +21,37 @@ TOLERANCE = {"float32": 2e-3, "bfloat16": 0.5}
 
 
 class Expected(NamedTuple):
-    """A short document and its rows by transformers."""
+    """A short document [T], and its rows by transformers for targets that show enough of them."""
 
     ids: np.ndarray
+    targets: Targets
     document: CachedDocument
 
 
 def by_transformers(files: TeacherFiles, shard: ShardManifest) -> Expected:
-    """The rows of a document of random ids; the model is gone afterwards, so that vLLM has the device to itself."""
+    """The rows of a document of random ids; the model is gone afterwards, so that vLLM has the device to itself.
+
+    A teacher that is spread over several devices may not fit on one: it is asked on the CPU.
+    """
     from stage1_teacher.engines.transformers_engine import TransformersEngine
 
-    engine = TransformersEngine(files, shard)
+    engine = TransformersEngine(files, shard, "cpu" if shard.cache.tensor_parallel > 1 else None)
     length = min(LENGTH, shard.documents.max_length)
     ids = np.random.default_rng(0).integers(0, engine.vocab_size, length).astype(np.int32)
-    document = engine.score([ids], _targets(engine.vocab_size))[0]
+    targets = Targets(k=min(ENTRIES, engine.vocab_size))
+    (document,) = engine.score([ids], targets)
     del engine
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return Expected(ids, document)
+    return Expected(ids, targets, document)
 
 
-def require_equal(engine: TeacherEngine, expected: Expected, dtype: str) -> None:
-    """Score the same document with vLLM.
+def require_equal(found: CachedDocument, expected: Expected, dtype: str) -> None:
+    """Hold what vLLM gives for the same document against it.
 
     Raises:
         TeacherError: a row is another one than transformers gives.
     """
-    found = engine.score([expected.ids], _targets(engine.vocab_size))[0]
     apart = np.abs(found.label_logprob - expected.document.label_logprob)
     for t in range(found.tokens):
         ours, theirs = (dict(zip(*document.row(t), strict=True)) for document in (found, expected.document))
@@ -60,7 +63,3 @@ def require_equal(engine: TeacherEngine, expected: Expected, dtype: str) -> None
             f"engine=vllm: its row {worst} of a test document is {apart[worst]:.3g} nats from transformers' "
             f"(at most {TOLERANCE[dtype]:g} for {dtype}): this vLLM returns something else; use the pinned one, or --engine transformers"
         )
-
-
-def _targets(vocab_size: int) -> Targets:
-    return Targets(k=min(ENTRIES, vocab_size))

@@ -4,7 +4,7 @@
 
 One engine, one thread, a tiny Qwen3 with Qwen3's vocabulary. Four kinds of request are interleaved: prefill alone; the same bytes
 brought back without a head; head, log-softmax and top-k; and the capture's own scoring. CPU-seconds, medians and spread over rounds.
-Then the front end alone: from vLLM's packed rows to documents, in microseconds a prompt token.
+Last, what a whole capture makes of the engine's own rate: coding, hashing and writing a shard too.
 """
 
 import argparse
@@ -20,14 +20,18 @@ os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 import numpy as np
 from captures import shard
 from tiny_teacher import write_teacher
-from vllm import ModelRegistry, PoolingParams
+from vllm import PoolingParams
 from vllm_floors import ARCHITECTURE, FLOOR, Qwen3WithFloors
 
+from pipeline.contract.logit_cache.codec import make_codec
+from pipeline.contract.logit_cache.index import MadeBy
+from pipeline.contract.logit_cache.vocabulary import Vocabulary
+from pipeline.contract.logit_cache.writer import write_shard
 from pipeline.contract.manifest.shard import Targets
-from stage1_teacher.engines import vllm_engine
+from pipeline.contract.store import open_store
+from stage1_teacher.engines import vllm_engine, vllm_models
 from stage1_teacher.engines.vllm_models import TASK
-from stage1_teacher.packed_rows import pack, slots, width
-from stage1_teacher.scored import ScoredRows
+from stage1_teacher.packed_rows import width
 from stage1_teacher.teacher_files import TeacherFiles
 
 VOCAB = 151_936
@@ -57,30 +61,11 @@ def rounds(engine, prompts: list[np.ndarray], targets: Targets, count: int) -> d
     return times
 
 
-def front_end(targets: Targets, tokens: int) -> float:
-    """Seconds a token from packed rows to a document."""
-    import torch
-
-    from stage1_teacher.targets import keep
-
-    rows = keep(torch.randn(256, 2000), torch.zeros(256, dtype=torch.int64), targets, torch.zeros(256, dtype=torch.int64))
-    packed = pack(rows, slots(targets, VOCAB)).numpy()
-    packed = np.tile(packed, (tokens // 256, 1))
-    ids = np.zeros(len(packed) + 1, dtype=np.int32)
-
-    def document() -> None:
-        scored = ScoredRows(targets)
-        scored.add_packed(packed)
-        next(scored.documents([ids]))
-
-    return min(seconds(document) for _ in range(9)) / len(packed)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     a = parser.parse_args()
-    ModelRegistry.register_model(ARCHITECTURE, Qwen3WithFloors)
+    setattr(vllm_models, ARCHITECTURE, Qwen3WithFloors)
     vllm_engine.ARCHITECTURES = {"qwen3": ARCHITECTURE}
     with tempfile.TemporaryDirectory() as name:
         folder = write_teacher(Path(name), vocab_size=VOCAB, tied=True, head_dim=64)
@@ -90,12 +75,25 @@ def main() -> None:
         prompts = [rng.integers(0, VOCAB, length).astype(np.int32) for length in (250, 3, 120, 60, 200, 17)]
         tokens = sum(map(len, prompts))
         print(f"{tokens} prompt tokens of {len(prompts)} documents, vocabulary {VOCAB}, one thread")
-        for targets in (Targets(k=64), Targets(k=128), Targets(mode="threshold", c=1e-3, k=255), Targets(mode="sampled")):
+        wanted = (Targets(k=64), Targets(k=128), Targets(mode="threshold", c=1e-3, k=255), Targets(mode="sampled"))
+        for targets in wanted:
             times = rounds(engine, prompts, targets, a.rounds)
             report("transport / prefill", times["transport"][1:], times["prefill"][1:], targets)
             report("capture / (prefill + head + top-k)", times["capture"][1:], times["head"][1:], targets)
-    for targets in (Targets(k=64), Targets(k=128), Targets(mode="sampled")):
-        print(f"front end, {targets.mode} k={targets.k}: {front_end(targets, 4096) * 1e6:.2f} us a prompt token")
+            report("rate to a written shard / rate of scoring", *shards(engine, prompts, targets, a.rounds), targets)
+
+
+def shards(engine, prompts: list[np.ndarray], targets: Targets, count: int) -> tuple[list[float], list[float]]:
+    """Seconds of scoring alone, and of scoring and writing a shard of it, in turn; the first round is for warming up."""
+    codec = make_codec("ranks" if targets.mode != "sampled" else "streams", targets, Vocabulary.by_frequency(np.zeros(VOCAB)))
+    options = {"first_document": 0, "tokens_per_batch": 8192, "skipped": {}, "made_by": MadeBy(fingerprint="", vocabulary=None)}
+    alone, whole = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(count + 1):
+            alone.append(seconds(lambda: engine.score(prompts, targets)))
+            written = partial(write_shard, open_store(Path(folder)), codec, "train", 0, **options)
+            whole.append(seconds(lambda written=written: written(engine.score(prompts, targets))))
+    return alone[1:], whole[1:]
 
 
 def report(what: str, mine: list[float], floor: list[float], targets: Targets) -> None:

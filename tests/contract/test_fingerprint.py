@@ -44,6 +44,7 @@ NOT_THE_RULE = {
     "cache.threads": 1,
     "cache.vocabulary_tokens": 5,
     "cache.calibration_rows": 5,
+    "cache.tensor_parallel": 2,  # of vLLM
     "targets.c": 1 / 64,  # of topk
 }
 NAMES = {"teacher.model", "teacher.revision", "documents.files", "documents.packages"}
@@ -70,6 +71,16 @@ def test_what_is_not_the_rule_leaves_the_fingerprint(field):
 def test_no_field_is_forgotten_here():
     assert set(declared()) == set(FIELDS) | {"format_version"}
     assert not any("worker" in key or "limit" in key or "executor" in key for key in declared())
+
+
+def test_vllms_settings_count_where_it_is_the_engine():
+    """A cache that was made before they were written down is not refused for want of them."""
+    with_vllm = declared(engine="vllm")
+    added = {"engine.head_dtype": "float32", "engine.prefix_caching": False, "cache.tensor_parallel": 1}
+    assert with_vllm == declared() | {"engine": "vllm"} | added
+    pair = declared(**{"engine": "vllm", "cache.tensor_parallel": 2})
+    assert first_difference(with_vllm, pair) == ("cache.tensor_parallel", 1, 2)
+    assert first_difference(declared() | {"engine": "vllm"}, pair) is None
 
 
 @pytest.mark.parametrize("key", sorted(CONTENT))

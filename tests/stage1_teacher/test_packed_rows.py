@@ -35,6 +35,7 @@ def test_what_is_unpacked_is_what_was_kept(targets, rows):
     for name, values in wanted.items():
         assert found[name].shape == values.shape
         np.testing.assert_array_equal(found[name], values)
+        assert rows == 0 or not np.shares_memory(found[name], packed.numpy())
 
 
 def test_room_is_for_the_widest_row_and_no_more_than_the_vocabulary():

@@ -1,37 +1,22 @@
 """The paper's words on the manifest's own engine: `pipeline cache-teacher --shard fineweb-10bt`, with a tiny Qwen3 and a parquet file."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from captures import parquet
 from tiny_teacher import write_teacher
-from vllm_process import needs_vllm
+from vllm_process import command, needs_vllm
 
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.logit_cache.verify import verify
 from pipeline.contract.store import open_store
 
 pytestmark = needs_vllm
-ROOT = Path(__file__).parents[2]
-
-
-def pipeline(folder: Path, *arguments: str) -> str:
-    """`pipeline ARGUMENTS` in a process of its own; its output."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    environment = os.environ | {"PYTHONPATH": paths, "PIPELINE_HOME": str(folder / "artifacts")}
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, vllm_child):
     """Captured with vLLM, and under another name with transformers."""
     folder = tmp_path_factory.mktemp("paper")
     teacher = write_teacher(folder / "teacher", vocab_size=151_936, tied=True, head_dim=32)
@@ -47,8 +32,9 @@ def folder(tmp_path_factory):
         "cache.codec": "plain",
     }
     arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
-    pipeline(folder, "cache-teacher", "--shard", "fineweb-10bt", *arguments)
-    pipeline(folder, "cache-teacher", "--shard", "fineweb-10bt", "--engine", "transformers", *arguments, "--set", "name=by-transformers")
+    capture = ("cache-teacher", "--shard", "fineweb-10bt", *arguments)
+    vllm_child.call(command, folder, *capture)
+    vllm_child.call(command, folder, *capture, "--engine", "transformers", "--set", "name=by-transformers")
     return folder
 
 
@@ -75,7 +61,20 @@ def test_documents_rows_and_values_are_those_of_transformers(folder, split):
             assert all(abs(ours[token] - theirs[token]) < 1e-2 for token in common)  # a step of float16, in which they are stored
 
 
-def test_either_engine_audits_the_others_cache(folder):
-    for name, engine in (("fineweb-10bt", "transformers"), ("by-transformers", "vllm")):
-        found = json.loads(pipeline(folder, "cache", "audit", "--shard", name, "--engine", engine, "--documents", "4", "--json"))
-        assert found["ok"]
+@pytest.mark.parametrize(("name", "engine"), [("fineweb-10bt", "transformers"), ("by-transformers", "vllm")])
+def test_either_engine_audits_the_others_cache(vllm_child, folder, name, engine):
+    found = vllm_child.call(command, folder, "cache", "audit", "--shard", name, "--engine", engine, "--documents", "4", "--json")
+    assert found["ok"], found["problem"]
+    assert found["rows"] > 20
+
+
+def test_a_pilot_on_vllm_measures_what_one_on_transformers_does(vllm_child, folder):
+    asked = ("pilot", "--shard", "fineweb-10bt", "--documents", "3", "--json")
+    ours = vllm_child.call(command, folder, *asked)
+    theirs = vllm_child.call(command, folder, *asked, "--engine", "transformers")
+    assert (ours["documents"], ours["tokens"]) == (theirs["documents"], theirs["tokens"])
+    assert ours["tokens_per_second"] > 0
+    for one, other in zip(ours["targets"], theirs["targets"], strict=True):
+        assert (one["label"], one["codec"]) == (other["label"], other["codec"])
+        assert one["mass_kept"] == pytest.approx(other["mass_kept"], abs=1e-3)
+        assert one["bytes_per_token"] == pytest.approx(other["bytes_per_token"], rel=0.02)

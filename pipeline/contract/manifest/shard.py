@@ -99,6 +99,7 @@ class CacheLayout(Strict):
     tokens_per_batch: PositiveInt = Field(8192, description="padded tokens the teacher sees at once, and about a record batch")
     rows_per_chunk: PositiveInt = Field(512, description="rows of [rows, vocabulary] float32 that exist at once")
     threads: PositiveInt = Field(2, description="of the teacher on a CPU, in each worker; recorded, since sums depend on it")
+    tensor_parallel: PositiveInt = Field(1, description="vllm: devices that hold one copy of the teacher together")
     vocabulary_tokens: PositiveInt = Field(1_000_000, description="tokens of the first documents that ids are ordered by")
     calibration_rows: PositiveInt = Field(100_000, description="rows of the first documents that codec clusters is fitted to, once")
     codec: Literal["auto", "raw", "plain", "ranks", "streams", "clusters"] = Field(

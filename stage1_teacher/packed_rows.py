@@ -39,19 +39,25 @@ def unpack(rows: np.ndarray, targets: Targets) -> dict[str, np.ndarray]:
     """Arrays by name, as of `Kept`; entries flat [N], row after row. None of them holds on to `rows`."""
     tails = 1 + len(targets.other_temperatures)
     room = (rows.shape[1] - 5 - tails) // 2
-    ids, logprobs = rows[:, 5 + tails : 5 + tails + room], rows[:, 5 + tails + room :].view(np.float32)
-    counts = rows[:, 0]
+    ids, logprobs = rows[:, 5 + tails : 5 + tails + room], rows[:, 5 + tails + room :]
+    counts = rows[:, 0].astype(np.int64)
     if (counts < room).any():
-        filled = np.arange(room) < counts[:, None]
-        ids, logprobs = ids[filled], logprobs[filled]
+        places = _filled(counts, rows.shape[1]) + 5 + tails
+        ids, logprobs = rows.ravel()[places], rows.ravel()[places + room]
     label, entropy, square = rows[:, 2:5].view(np.float32).T.copy()
     return {
         "ids": ids.flatten(),
-        "logprobs": logprobs.flatten(),
-        "counts": counts.astype(np.int64),
+        "logprobs": logprobs.flatten().view(np.float32),
+        "counts": counts,
         "drawn": rows[:, 1].astype(np.int64),
         "tail_logprob": rows[:, 5 : 5 + tails].view(np.float32).copy(),
         "label_logprob": label,
         "entropy": entropy,
         "tail_square": square,
     }
+
+
+def _filled(counts: np.ndarray, width: int) -> np.ndarray:
+    """[N] of rows of `width` columns laid end to end, the first counts[r] places of row r: work for the entries alone, not for all room."""
+    ends = np.cumsum(counts)
+    return np.repeat(np.arange(len(counts)) * width - (ends - counts), counts) + np.arange(counts.sum())

@@ -29,8 +29,9 @@ VOCAB, TOKENS = 151_936, 2_048
 
 def objects(flat: bool, k: int):
     """vLLM's own front end, and then arrays."""
-    ids, logprobs = torch.randint(VOCAB, (TOKENS, k + 1), dtype=torch.int32), torch.randn(TOKENS, k + 1)
-    sent = LogprobsTensors(ids, logprobs, torch.ones(TOKENS, dtype=torch.int32))
+    ids = (torch.randint(VOCAB, (TOKENS, 1)) + 997 * torch.arange(k + 1)) % VOCAB  # no id twice in a row
+    logprobs = torch.randn(TOKENS, k + 1)
+    sent = LogprobsTensors(ids.int(), logprobs, torch.ones(TOKENS, dtype=torch.int32))
 
     def work() -> None:
         processor = LogprobsProcessor(None, None, create_prompt_logprobs(flat), None, None, k)

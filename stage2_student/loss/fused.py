@@ -116,16 +116,19 @@ class _Chunk:
         self.logits, self.labels, self.targets, self.w, self.kernels = logits, labels[:, None], targets, w, kernels
         self.label_logit = logits.gather(-1, self.labels)[:, 0].to(precise)
         self.z_kept = logits.gather(-1, targets.ids).to(precise)
-        self._mask_kept()
+        self.entry = _without_padding(targets.valid)
+        # -inf at the kept ids: the log-sum-exp of what is left is the tail's own, precise however small the tail is
+        self._write_kept(logits, torch.full_like(self.z_kept, -torch.inf))
         self.plain, self.log_tail = self._student(1.0)
         warm = w.temperature != 1.0
         self.warm, self.warm_log_tail = self._student(1 / w.temperature) if warm else (self.plain, self.log_tail)
         self.q = teacher_rows(targets, w.tail, precise)
 
-    def _mask_kept(self) -> None:
-        """-inf at the kept ids: the log-sum-exp of what is left is the tail's own, precise however small the tail is."""
-        masked = torch.full_like(self.z_kept, -torch.inf, dtype=self.logits.dtype).masked_fill_(~self.targets.valid, torch.inf)
-        self.logits.scatter_reduce_(-1, self.targets.ids, masked, "amin")  # a padded entry's id may be a kept one's
+    def _write_kept(self, rows: Tensor, values: Tensor) -> None:
+        """rows[id] = value for each valid entry. Not by scatter: on a CPU it copies whole bfloat16 rows to float32 and back."""
+        ids = self.targets.ids.gather(-1, self.entry)
+        values = values.gather(-1, self.entry).to(rows.dtype)
+        _put(rows, ids, values.where(self.targets.valid.any(-1, keepdim=True), rows.gather(-1, ids)))
 
     def _student(self, scale: float):
         log_tail = self.kernels.log_sum_exp(self.logits, self._scale(scale))
@@ -150,8 +153,18 @@ class _Chunk:
         else:
             warm = (self._scale(1 / self.w.temperature), _finite(self.warm_log_tail), kl.tail)
             self.kernels.two_softmaxes(out, self.logits, _finite(self.log_tail), ce.tail, *warm)
-        out.scatter_add_(-1, self.targets.ids, both.kept.to(dtype))
-        return out.scatter_add_(-1, self.labels, out.new_full(self.labels.shape, -self.w.gamma / self.w.divisor))
+        self._write_kept(out, both.kept)
+        return _put(out, self.labels, out.gather(-1, self.labels) - self.w.gamma / self.w.divisor)
+
+
+def _put(rows: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    return rows.index_put_((torch.arange(len(rows), device=rows.device)[:, None], ids), values)
+
+
+def _without_padding(valid: Tensor) -> Tensor:
+    """[C, K] each entry's own place, for a padded one that of the row's first valid entry: its id may be any, a kept one too."""
+    places = torch.arange(valid.shape[-1], device=valid.device).expand_as(valid)
+    return places.where(valid, valid.byte().argmax(-1, keepdim=True)) if valid.shape[-1] else places
 
 
 def _finite(log_tail: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def _chunks_of_logits(hidden: Tensor, weight: Tensor, chunk: int) -> Iterator[tu
     memory = torch.empty(size, len(weight), dtype=dtype, device=hidden.device)
     for start in range(0, len(hidden), max(size, 1)):
         rows = slice(start, min(start + size, len(hidden)))
-        logits = memory[: rows.stop - start]
+        logits = memory[: rows.stop - start].data  # no view to torch.compile, which would have a graph for views and one for wholes
         for block in _blocks(len(weight)):
             _product(hidden[rows], weight[block].T, logits[:, block])
         yield rows, logits
@@ -112,7 +112,9 @@ def _chunks_of_logits(hidden: Tensor, weight: Tensor, chunk: int) -> Iterator[tu
 class _Chunk:
     """C rows: their sums, then their gradient by the logits, in the logits' memory where the dtype is the same."""
 
-    def __init__(self, logits: Tensor, labels: Tensor, targets: SparseTargets, w: Weights, kernels: RowKernels, precise: torch.dtype) -> None:
+    def __init__(
+        self, logits: Tensor, labels: Tensor, targets: SparseTargets, w: Weights, kernels: RowKernels, precise: torch.dtype
+    ) -> None:
         self.logits, self.labels, self.targets, self.w, self.kernels = logits, labels[:, None], targets, w, kernels
         self.label_logit = logits.gather(-1, self.labels)[:, 0].to(precise)
         self.z_kept = logits.gather(-1, targets.ids).to(precise)

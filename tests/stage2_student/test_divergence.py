@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from losses import Case, K, V, fused, full_targets, generator, make_case, reference, top_targets
+from losses import Case, K, V, full_targets, fused, generator, make_case, reference, top_targets
 from torch.nn.functional import cross_entropy, kl_div
 
 from stage2_student.loss import SparseTargets, distillation_loss, fused_distillation_loss

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from losses import TAILS, Case, D, K, T, V, fused, distance, gradients, make_case, reference
+from losses import TAILS, Case, D, K, T, V, distance, fused, gradients, make_case, reference
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stage2_student.loss import IGNORE_INDEX, SparseTargets, fused_distillation_loss

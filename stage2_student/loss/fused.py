@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from stage2_student.loss.row_kernels import Kernels, RowKernels, choose_kernels
-from stage2_student.loss.row_terms import Weights, cross_entropy_gradient, divergence_gradient, divergence_sums, student_rows, teacher_rows
+from stage2_student.loss.row_terms import (
+    Student,
+    Weights,
+    cross_entropy_gradient,
+    divergence_gradient,
+    divergence_sums,
+    student_rows,
+    teacher_rows,
+)
 from stage2_student.loss.targets import IGNORE_INDEX, DistillationLoss, SparseTargets, Tail
 
 VOCABULARY_BLOCK = 8192
@@ -132,7 +140,7 @@ class _Chunk:
         values = values.gather(-1, self.entry).to(rows.dtype)
         _put(rows, ids, values.where(self.targets.valid.any(-1, keepdim=True), rows.gather(-1, ids)))
 
-    def _student(self, scale: float):
+    def _student(self, scale: float) -> tuple[Student, Tensor]:
         log_tail = self.kernels.log_sum_exp(self.logits, self._scale(scale))
         return student_rows(self.z_kept * scale, self.targets.valid, log_tail), log_tail
 

@@ -83,7 +83,7 @@ def available_kernels(kernels: Kernels, device: str) -> Kernels:
     if kernels == "compiled" and missing:
         raise RunError(f"loss_kernels=compiled: {missing} not found; install it, or use --set loss_kernels=eager")
     if kernels == "auto" and missing:
-        warnings.warn(f"{missing} not found: the loss runs uncompiled, at about half its speed", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{missing} not found: the loss runs uncompiled, which is slower", RuntimeWarning, stacklevel=2)
         return "eager"
     return "compiled" if kernels == "auto" else kernels
 
@@ -101,7 +101,7 @@ def _missing(device: str) -> str | None:
 
 @cache
 def _eager() -> RowKernels:
-    return RowKernels("eager", *map(_some_rows_at_a_time, (_log_sum_exp, _softmax, _two_softmaxes)))
+    return RowKernels("eager", *(_some_rows_at_a_time(function) for function in (_log_sum_exp, _softmax, _two_softmaxes)))
 
 
 def _some_rows_at_a_time(function: Callable) -> Callable:
@@ -132,8 +132,8 @@ def _or_else(compiled: Callable, eager: Callable) -> Callable:
                 return compiled(*arguments)
             except torch._dynamo.exc.BackendCompilerFailed as error:
                 broken = True
-                reason = str(error).partition("\n")[0]
-                warnings.warn(f"the loss runs uncompiled, at about half its speed: {reason}", RuntimeWarning, stacklevel=2)
+                reason = " ".join(str(error).split())[:200]
+                warnings.warn(f"the loss runs uncompiled, which is slower: {reason}", RuntimeWarning, stacklevel=2)
         return eager(*arguments)
 
     return run

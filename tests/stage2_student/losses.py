@@ -25,7 +25,10 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def make_case(*, seed: int = 0, dtype: torch.dtype = torch.float64, rows: int = T, vocabulary: int = V, scale: float = 1.0) -> Case:
-    """Rows 0 and 7 have a tail mass of 1e-12 and 0; every third row is padded with an id that it also keeps; row 4 has no label, row 5 no entries."""
+    """Rows 0 and 7 have a tail mass of 1e-12 and 0; row 4 has no label, row 5 no entries.
+
+    Every third row is padded with an id that it also keeps.
+    """
     g = generator(seed)
     hidden = torch.randn(rows, D, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
     weight = (scale * torch.randn(vocabulary, D, generator=g, dtype=torch.float64)).to(dtype).requires_grad_()

@@ -61,6 +61,7 @@ def evaluate(
                 gamma=0.0,
                 temperature=settings.temperature,
                 tail=settings.decided_tail,
+                kernels=settings.loss_kernels,
                 tokens=1.0,
             ),
         )

@@ -7,7 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stage2_student.job import StudentJob
+from stage2_student.loss.row_kernels import Kernels, available_kernels
 
 PACKAGES = ("block-stack-distillation", "torch", "transformers", "deepspeed", "pyarrow", "numpy")
 
@@ -16,10 +19,10 @@ def record_start(job: StudentJob, processes: int) -> None:
     """Write the run's config and add an entry to its provenance; for the one process that writes the folder."""
     job.record.write("config", job.config())
     starts = job.record.read("provenance") or []
-    job.record.write("provenance", [*starts, _start(processes)])
+    job.record.write("provenance", [*starts, _start(processes, job.settings.loss_kernels)])
 
 
-def _start(processes: int) -> dict[str, Any]:
+def _start(processes: int, kernels: Kernels) -> dict[str, Any]:
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
@@ -27,6 +30,7 @@ def _start(processes: int) -> dict[str, Any]:
         "commit": _commit(),
         "machine": platform.machine(),
         "processes": processes,
+        "loss_kernels": available_kernels(kernels, "cuda" if torch.cuda.is_available() else "cpu"),  # others differ in last bits
     }
 
 

@@ -255,6 +255,7 @@ class _Run:
                 gamma=s.gamma,
                 temperature=s.temperature,
                 tail=s.decided_tail,
+                kernels=s.loss_kernels,
                 tokens=tokens,
             ),
         )

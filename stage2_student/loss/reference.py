@@ -38,9 +38,9 @@ def row_divergence(scaled: Tensor, targets: SparseTargets, tail: Tail) -> tuple[
     log_p = scaled.log_softmax(-1).gather(-1, targets.ids)  # [T, K]
     log_p_tail = log_tail(scaled, targets) - scaled.logsumexp(-1)  # [T]
     if tail == "renormalize":
-        log_p = log_p - log_p.masked_fill(~targets.valid, -torch.inf).logsumexp(-1, keepdim=True)
-    if tail.startswith("renormalize"):
-        q = q / q.sum(-1, keepdim=True)
+        log_p = log_p - log_p.masked_fill(~targets.valid, torch.finfo(log_p.dtype).min).logsumexp(-1, keepdim=True)
+    if tail.startswith("renormalize"):  # of nothing, in a row without entries: 0
+        q = q / q.sum(-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
     kl = (torch.xlogy(q, q) - q * log_p).sum(-1)
     entropy = -torch.xlogy(q, q).sum(-1)
     if tail == "bucket":

@@ -1,64 +1,159 @@
 """What the loss costs over the products that nobody can avoid: `python tests/benchmarks/loss_ratio.py`.
 
-Interleaved in one process, medians and spread over rounds; absolute times on a shared machine mean nothing. Columns: the
-chunked loss with its gradients, and the reference on full logits through autograd, each over three products of
-[T, D] x [D, V].
+CPU seconds of one thread, interleaved in one process, median (least, largest) over rounds; absolute times on a shared
+machine mean nothing. The floor is three `torch.mm` of [T, D] x [D, V] in the inputs' dtype. Beside the fused loss stand
+
+    CE alone     the same code with no entry kept
+    autograd     a bucket loss as it is usually written, on full logits in float32, at half the tokens
+    torch.func   the same, a chunk at a time through torch.func.grad_and_value, as Liger's distillation losses are built
+
+Memory is the peak of a process of its own over what it holds before the call.
 """
 
 import argparse
-import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pipeline.contract.process import prepare_cpu_process
-from stage2_student.loss import SparseTargets, distillation_loss, fused_distillation_loss
+from stage2_student.loss import SparseTargets, fused_distillation_loss
+
+ALPHA, GAMMA = 0.7, 0.3
+Inputs = tuple[Tensor, Tensor, Tensor, SparseTargets]
 
 
-def inputs(tokens: int, width: int, vocabulary: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, SparseTargets]:
-    """Hidden states, head, labels and top-k targets of a random teacher."""
+def inputs(tokens: int, width: int, vocabulary: int, k: int, dtype: torch.dtype) -> Inputs:
+    """Hidden states [T, D], head [V, D], labels and top-k targets of a random teacher."""
     torch.manual_seed(0)
-    hidden, head = torch.randn(tokens, width), torch.randn(vocabulary, width) * 0.05
-    weights, ids = (torch.randn(tokens, vocabulary) * 3).softmax(-1).topk(k)
+    hidden, head = torch.randn(tokens, width).to(dtype), (torch.randn(vocabulary, width) * 0.05).to(dtype)
+    rows = [(torch.randn(min(256, tokens - start), vocabulary) * 3).softmax(-1).topk(k) for start in range(0, tokens, 256)]
+    weights, ids = torch.cat([row.values for row in rows]), torch.cat([row.indices for row in rows])
     targets = SparseTargets(ids, weights, torch.ones_like(ids, dtype=torch.bool), 1 - weights.sum(-1))
     return hidden.requires_grad_(), head.requires_grad_(), torch.randint(0, vocabulary, (tokens,)), targets
 
 
+def first(case: Inputs, tokens: int) -> Inputs:
+    hidden, head, labels, targets = case
+    return hidden.detach()[:tokens].requires_grad_(), head, labels[:tokens], targets.rows(slice(tokens))
+
+
+def floor(case: Inputs) -> None:
+    hidden, head = case[0].detach(), case[1].detach()
+    logits = hidden @ head.T
+    logits @ head, logits.T @ hidden
+
+
+def fused(case: Inputs, **options) -> None:
+    hidden, head = case[:2]
+    torch.autograd.grad(fused_distillation_loss(*case, alpha=ALPHA, gamma=GAMMA, **options).loss, (hidden, head))
+
+
+def nothing_kept(case: Inputs) -> Inputs:
+    hidden, head, labels, targets = case
+    one = targets.ids[:, :1]
+    return hidden, head, labels, SparseTargets(one, torch.zeros(one.shape), torch.zeros_like(one, dtype=torch.bool), torch.ones(len(one)))
+
+
+def bucket_sum(hidden: Tensor, head: Tensor, labels: Tensor, targets: SparseTargets) -> Tensor:
+    """As it is usually written: float32 log-softmax, and the student's tail as 1 - sum."""
+    log_p = (hidden @ head.T).float().log_softmax(-1).gather(-1, torch.cat([targets.ids, labels[:, None]], -1))
+    kept, label = log_p[:, :-1], log_p[:, -1]
+    tail = torch.log1p(-kept.exp().sum(-1).clamp_max(1 - 1e-6))
+    kl = (torch.xlogy(targets.weights, targets.weights) - targets.weights * kept).sum(-1)
+    kl = kl + torch.xlogy(targets.tail_mass, targets.tail_mass) - targets.tail_mass * tail
+    return (ALPHA * kl - GAMMA * label).sum()
+
+
+def through_autograd(case: Inputs) -> None:
+    torch.autograd.grad(bucket_sum(*case) / len(case[0]), case[:2])
+
+
+def through_torch_func(case: Inputs, chunk: int) -> None:
+    hidden, head, labels, targets = (part.detach() if isinstance(part, Tensor) else part for part in case)
+    step = torch.func.grad_and_value(bucket_sum, argnums=(0, 1))
+    d_hidden, d_head = torch.empty_like(hidden), torch.zeros_like(head, dtype=torch.float32)
+    for start in range(0, len(hidden), chunk):
+        rows = slice(start, start + chunk)
+        (d_hidden[rows], part), _ = step(hidden[rows], head, labels[rows], targets.rows(rows))
+        d_head += part
+    d_head.to(head.dtype)
+
+
 def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     work()
-    return time.perf_counter() - started
+    return time.process_time() - started
+
+
+def ratios(case: Inputs, rounds: int, chunk: int) -> None:
+    """Print each loss over the floor of the same round, and the pairs that the issue of speed turns on."""
+    half = first(case, len(case[0]) // 2)
+    works = {
+        "floor": partial(floor, case),
+        "bucket": partial(fused, case, chunk=chunk),
+        "sampled": partial(fused, case, chunk=chunk, tail="sampled"),
+        "CE alone": partial(fused, nothing_kept(case), chunk=chunk),
+        "bucket, tau = 2": partial(fused, case, chunk=chunk, temperature=2.0),
+        "bucket, uncompiled": partial(fused, case, chunk=chunk, kernels="eager"),
+        "torch.func": partial(through_torch_func, case, min(chunk, 1024)),
+        "half bucket": partial(fused, half, chunk=chunk),
+        "half autograd": partial(through_autograd, half),
+    }
+    taken = [{name: seconds(work) for name, work in works.items()} for _ in range(rounds + 1)][1:]
+    for name in list(works)[1:-2]:
+        show(f"{name} / floor", [row[name] / row["floor"] for row in taken])
+    for above, below in (("bucket", "CE alone"), ("sampled", "CE alone"), ("torch.func", "bucket"), ("half autograd", "half bucket")):
+        show(f"{above} / {below}", [row[above] / row[below] for row in taken])
+
+
+def show(name: str, values: list[float]) -> None:
+    print(f"{name:30s} {statistics.median(values):.3f}  ({min(values):.3f}, {max(values):.3f})", flush=True)
+
+
+def resident(key: str) -> float:
+    """VmRSS or VmHWM in GB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{key}:")[1].split()[0]) * 1024 / 1e9
+
+
+def print_extra_memory(case: Inputs, chunk: int) -> None:
+    """For a process of its own: the peak of one call over what is held before it, compilers included."""
+    fused(first(case, 2), chunk=chunk, kernels="compiled")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = resident("VmRSS")
+    fused(case, chunk=chunk, kernels="compiled")
+    print(f"{resident('VmHWM') - before:.2f}")
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    for tokens in (arguments.tokens // 2, arguments.tokens, 2 * arguments.tokens):
+        sizes = [f"--{name}={getattr(arguments, name)}" for name in ("width", "vocabulary", "k", "chunk", "dtype")]
+        command = [sys.executable, __file__, "--memory-of-one-call", f"--tokens={tokens}", *sizes]
+        print(f"extra memory at T={tokens:5d}: {subprocess.check_output(command, text=True).split()[-1]} GB", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("tokens", 1024), ("width", 512), ("vocabulary", 49152), ("k", 64), ("rounds", 7), ("chunk", 512)):
+    for name, default in (("tokens", 4096), ("width", 512), ("vocabulary", 151_936), ("k", 64), ("rounds", 7), ("chunk", 2048)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--memory-of-one-call", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
     prepare_cpu_process()
-    hidden, head, labels, targets = inputs(a.tokens, a.width, a.vocabulary, a.k)
-    plain, weight = hidden.detach(), head.detach()
-    upstream = torch.randn(a.tokens, a.vocabulary)
-
-    def floor() -> None:
-        plain @ weight.T, upstream @ weight, upstream.T @ plain
-
-    def chunked() -> None:
-        torch.autograd.grad(fused_distillation_loss(hidden, head, labels, targets, chunk=a.chunk).loss, (hidden, head))
-
-    def reference() -> None:
-        torch.autograd.grad(distillation_loss(hidden @ head.T, labels, targets).loss, (hidden, head))
-
-    rows = [[seconds(work) for work in (floor, chunked, reference)] for _ in range(a.rounds + 1)][1:]
-    for name, column in (("chunked", 1), ("reference", 2)):
-        ratios = sorted(row[column] / row[0] for row in rows)
-        print(
-            f"{name:10s} {statistics.median(ratios):.2f}x the three products (from {ratios[0]:.2f} to {ratios[-1]:.2f}, {a.rounds} rounds)"
-        )
-    print(f"T={a.tokens} D={a.width} V={a.vocabulary} k={a.k} chunk={a.chunk} float32, {torch.get_num_threads()} threads")
-    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    torch.set_num_threads(1)
+    case = inputs(a.tokens, a.width, a.vocabulary, a.k, getattr(torch, a.dtype))
+    if a.memory_of_one_call:
+        return print_extra_memory(case, a.chunk)
+    print(f"T={a.tokens} D={a.width} V={a.vocabulary} k={a.k} chunk={a.chunk} {a.dtype}, 1 thread, {a.rounds} rounds")
+    ratios(case, a.rounds, a.chunk)
+    return memory(a)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def make_case(*, seed: int = 0, dtype: torch.dtype = torch.float64, rows: int = T, vocabulary: int = V, scale: float = 1.0) -> Case:
-    """Rows 0 and 7 have a tail mass of 1e-12 and 0; every third row is padded with an id that it also keeps; row 4 has no label."""
+    """Rows 0 and 7 have a tail mass of 1e-12 and 0; row 4 has no label, row 5 no entries.
+
+    Every third row is padded with an id that it also keeps.
+    """
     g = generator(seed)
     hidden = torch.randn(rows, D, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
     weight = (scale * torch.randn(vocabulary, D, generator=g, dtype=torch.float64)).to(dtype).requires_grad_()
@@ -37,7 +40,7 @@ def make_case(*, seed: int = 0, dtype: torch.dtype = torch.float64, rows: int = 
 def _targets(rows: int, vocabulary: int, g: torch.Generator) -> SparseTargets:
     probabilities, ids = torch.randn(rows, vocabulary, generator=g, dtype=torch.float64).mul(2).softmax(-1).topk(K)
     valid = torch.ones_like(ids, dtype=torch.bool)
-    valid[::3, 4:] = False
+    valid[::3, 4:], valid[5] = False, False
     kept = probabilities.masked_fill(~valid, 0).sum(-1)
     tail = 1 - kept
     tail[0], tail[7] = 1e-12, 0.0
@@ -63,7 +66,7 @@ def reference(case: Case, **options: Any) -> DistillationLoss:
     return distillation_loss(case.hidden @ case.weight.T, case.labels, case.targets, **options)
 
 
-def chunked(case: Case, *, chunk: int = 5, **options: Any) -> DistillationLoss:
+def fused(case: Case, *, chunk: int = 5, **options: Any) -> DistillationLoss:
     return fused_distillation_loss(*case, chunk=chunk, **options)
 
 

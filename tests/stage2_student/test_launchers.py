@@ -8,6 +8,8 @@ import time
 import pytest
 from runs import environment, finish, metrics, new_root, start, train_arguments
 
+from stage2_student.loss.row_kernels import available_kernels
+
 LONG = {"steps": 400, "checkpoint_interval": 1000, "eval_interval": 1000}
 
 
@@ -23,6 +25,7 @@ def test_torchrun_joins_and_one_rank_reports(root):
     assert json.loads(line)["steps_executed"] == 4
     (start_record,) = json.loads((root / "runs/joined/provenance.json").read_text())
     assert start_record["processes"] == 2
+    assert start_record["loss_kernels"] == available_kernels("auto", "cpu")
     again, _ = finish(start(launcher, module="torch.distributed.run"))
     (line,) = [line for line in again.splitlines() if line.startswith("{")]
     assert json.loads(line)["steps_executed"] == 0

@@ -68,6 +68,9 @@ class StudentManifest(Strict):
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
     zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")
     gradient_checkpointing: bool = True
+    loss_kernels: Literal["auto", "eager", "compiled", "triton"] = Field(
+        "auto", description="the loss's passes over the vocabulary; auto: by torch.compile where a micro-batch is large"
+    )
     loader_workers: Literal["auto"] | NonNegativeInt = Field(
         "auto", description="processes a rank that read ahead; auto: 2 on CUDA, 0 on CPU"
     )

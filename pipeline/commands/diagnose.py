@@ -9,11 +9,16 @@ from pipeline.commands.options import JsonOption, RootOption, log, only_results_
 from pipeline.contract.errors import RunError
 from pipeline.contract.layout import ArtifactRoot
 
+DOCUMENTS = 256
+"""Of the validation split, where the diagnostic batch would say too little."""
+
 
 def diagnose(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name under ROOT/runs.")],
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this diagnostic; may be given often.")] = None,
-    documents: Annotated[int, typer.Option(min=1, help="Validation documents looked at where the diagnostic batch is too small.")] = 256,
+    documents: Annotated[
+        int, typer.Option(min=1, help="Validation documents looked at where the diagnostic batch is too small.")
+    ] = DOCUMENTS,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:

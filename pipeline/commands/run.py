@@ -1,10 +1,11 @@
-"""`pipeline run`: cache, students, report; only what is not current, and why."""
+"""`pipeline run`: cache, students, their diagnostics, report; only what is not current, and why."""
 
 from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands.cache_teacher import run_capture
+from pipeline.commands.diagnose import DOCUMENTS, diagnose_run
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
 from pipeline.contract.atomic_io import write_text
@@ -22,7 +23,7 @@ def run(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make everything an experiment needs and is not there yet: one teacher pass, its students, the report."""
+    """Make everything an experiment needs and is not there yet: one teacher pass, its students, their diagnostics, the report."""
     from stage2_student.launch import launched_by_another
 
     if launched_by_another():
@@ -50,6 +51,7 @@ def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any
     teacher_passes = _capture(workflow, stages[0])
     for stage, (name, _), layer in zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True):
         _student(workflow, stage, name, layer, devices)
+        _diagnose(workflow, name)
     report = write_report(workflow)
     results = [folder.read("result") for folder in workflow.runs()]
     summary = {
@@ -79,6 +81,16 @@ def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any],
         kept = set_aside(workflow.root.run(name))
         log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {kept}")
     run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
+
+
+def _diagnose(workflow: Workflow, name: str) -> None:
+    """Look into a finished student once: its records stay true, since a student that changes is set aside with them."""
+    from stage2_student.diagnostics.diagnose import missing_records
+
+    missing = missing_records(workflow.root.run(name))
+    if missing:
+        log.print(f"diagnostics {name}: missing ({', '.join(missing)})")
+        diagnose_run(name, missing, DOCUMENTS, workflow.root)
 
 
 def write_report(workflow: Workflow) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from tokenizers import Tokenizer
 
-from pipeline.contract.errors import CacheError
+from pipeline.contract.errors import CacheError, RunError
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import Metrics, RunFolder
@@ -67,6 +67,19 @@ FROM_STUDENTS = {
     "agreement": FromStudents(agreement.DEFINITION, False, lambda s: agreement.agreement(s.documents)),
 }
 NAMES = (*FROM_STUDENTS, *FROM_METRICS)
+
+
+def missing_records(run: RunFolder) -> list[str]:
+    """Names of the records that a finished run has not, or has from before it was finished."""
+    return [name for name in NAMES if not _is_current(run, name)]
+
+
+def _is_current(run: RunFolder, name: str) -> bool:
+    try:
+        record = run.read(f"diagnostics/{name}")
+    except RunError:
+        return False
+    return record is not None and "unfinished" not in record
 
 
 def diagnose_metrics(run: RunFolder, settings: StudentManifest, names: Collection[str]) -> dict[str, Record]:

@@ -26,13 +26,11 @@ def moments(values: np.ndarray) -> dict[str, Value]:
         return {"n": n, **without_numbers(NAMES, NOT_FINITE)}
     mean = values.mean(dtype=np.float64)
     shifted = values.astype(np.float64) - mean
-    correction = shifted.mean()  # what rounding left of the mean
-    shifted -= correction
     second = float(np.mean(shifted**2))
     kurtosis = float(np.mean(shifted**4)) / second**2 if second**2 > 0 else None
     return {
         "n": n,
-        "mean": float(mean + correction),
+        "mean": float(mean),
         "std": second**0.5,
         "kurtosis": "no spread" if kurtosis is None else number(kurtosis),
         "effective_outliers": "no spread" if kurtosis is None else number(n / (kurtosis + 3)),

@@ -11,12 +11,12 @@ from stage2_student.diagnostics.token_types import BOUNDARY, DELIMITER, REGULAR,
 
 
 def test_the_papers_batch_is_two_rows_of_2048_drawn_by_the_seed():
-    lengths = np.full(500, 3000)
+    lengths = 3000 + np.arange(500)
     lengths[::2] = 100
     batches = {seed: diagnostic_batch(lengths, seed) for seed in range(20)}
     for batch in batches.values():
         assert batch.lengths == (2048, 2048) and len(set(batch.documents)) == 2 and "shorter" not in batch.about
-        assert all(lengths[index] == 3000 for index in batch.documents)
+        assert all(lengths[index] >= 3000 for index in batch.documents)
     assert len({batch.documents for batch in batches.values()}) > 15
     assert diagnostic_batch(lengths, 3) == batches[3]
 

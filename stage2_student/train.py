@@ -172,7 +172,7 @@ class _Run:
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""
         self._evaluate(engine, phase, phase_step)
-        if self.settings.snapshot_interval and phase_step % self.settings.snapshot_interval == 0:
+        if self.settings.snapshot_interval and phase_step % self.settings.snapshot_interval == 0 and phase_step < phase.steps:
             save_student(self.job.record.snapshots / f"step-{phase.first_step + phase_step:08d}", phase, engine, self._append_cost(phase))
         if stopping or phase_step % self.settings.checkpoint_interval == 0:
             position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))

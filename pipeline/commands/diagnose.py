@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands.evaluate import validation_split
 from pipeline.commands.options import JsonOption, RootOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.tables import print_table
 from pipeline.contract.errors import RunError
 from pipeline.contract.layout import ArtifactRoot
 
@@ -61,9 +62,36 @@ def diagnose_run(name: str, only: list[str] | None, documents: int, root: Artifa
 
 
 def _print(run: str, records: dict[str, Any], root: ArtifactRoot) -> None:
-    """Where the records are, and what could not be had."""
+    """The finished student by block, what could not be had, and where the records are."""
+    rows = _by_block(records)
+    if rows:
+        print_table(HEADER, rows)
+    if "token_types" in records:
+        out.print("\n".join(f"{name}: {text}" for name, text in records["token_types"]["definition"].items()))
     for name, record in records.items():
         out.print(f"{root.run(run).path / 'diagnostics' / name}.json")
         missing = [entry["found"] for entry in record.get("checkpoints", []) if isinstance(entry["found"], str)]
         for text in [record[key] for key in ("unfinished", "remark") if key in record] + missing:
             out.print(f"  {text}")
+
+
+HEADER = ("after", "RMS mean", "RMS std", "kurtosis", "boundary / regular", "CE rise", "angle / pi", "near-identity")
+
+
+def _by_block(records: dict[str, Any]) -> list[list[str]]:
+    """One row a block, of what was asked for; the last finished student."""
+    last = {name: record["checkpoints"][-1]["found"] for name, record in records.items() if "checkpoints" in record}
+    found = {name: value for name, value in last.items() if not isinstance(value, str)}
+    boundaries, types = found.get("boundary", [])[1:], found.get("token_types", [])[1:]
+    removed, near = found.get("removal", {"blocks": []})["blocks"], found.get("near_identity", [])
+    columns = [
+        *([each[key] for each in boundaries] for key in ("mean", "std", "kurtosis")),
+        [each["boundary_regular_ratio"] for each in types],
+        *([each[key] for each in removed] for key in ("delta_ce", "angular_distance")),
+        [each["score"] for each in near],
+    ]
+    return [[f"block {block}", *(_cell(column[block]) if column else "" for column in columns)] for block in range(max(map(len, columns)))]
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -101,6 +101,12 @@ def test_losses_are_those_of_the_runs_own_evaluation(records, trained, norm):
             assert found["ce"] == pytest.approx(ends[checkpoint["phase"]]["val/ce"], rel=1e-5)
             assert found["kl"] == pytest.approx(ends[checkpoint["phase"]]["val/kl"], rel=1e-5)
             assert found["n"] == ends[0]["val/tokens"]
+    loss = last(records[norm]["token_loss"])
+    separators = sum(
+        int(document.token_ids[-1] == 126) for document in map(LogitCache.open(trained[norm].cache, "validation").__getitem__, range(5))
+    )
+    assert separators == loss["by_label"]["document_boundary"]["n"] and loss["by_input"]["document_boundary"]["n"] == 5
+    assert loss["by_label"]["regular"]["n"] == loss["all"]["n"] - separators
     assert last(records[norm]["removal"])["ce"] == pytest.approx(ends[2]["val/ce"], rel=1e-5)  # the batch is the whole split
 
 
@@ -125,6 +131,17 @@ def test_only_what_was_asked_for_is_done(trained, tmp_path, pipeline):
     assert {path.name for path in (root / "runs/pre-grow/diagnostics").iterdir()} == {"removal.json", "transition.json"}
     error = diagnosed(pipeline, root, trained["pre"], "--only", "removals", code=2)["error"]
     assert "--only removals: there is no such diagnostic" in error and "near_identity" in error
+
+
+def test_people_get_a_table_of_the_finished_student_and_the_definitions(trained, tmp_path, pipeline):
+    root = copied(trained["pre"], tmp_path)
+    code, out, _ = pipeline("diagnose", "pre-grow", "--root", root)
+    lines = out.splitlines()
+    found = json.loads((root / "runs/pre-grow/diagnostics/removal.json").read_text())
+    assert code == 0 and [line.split("  ")[0] for line in lines[1:4]] == ["block 0", "block 1", "block 2"]
+    assert f"{last(found)['blocks'][1]['delta_ce']:.4g}" in lines[2]
+    assert any(line.startswith("document_boundary: the first token") for line in lines)
+    assert sum(line.endswith(".json") for line in lines) == len(NAMES)
 
 
 # --- a pass ---

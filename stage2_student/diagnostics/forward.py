@@ -27,7 +27,7 @@ ROWS = 2048
 def token_table(
     student: BlockStackForCausalLM, validation: LogitCache, chosen: Slice, settings: StudentManifest, bypass: Collection[int] = ()
 ) -> TokenTable:
-    """Score `student`, without the blocks in `bypass`, on `chosen` documents. The order of rows depends on `chosen` alone."""
+    """Score `student` on `chosen` documents; without the blocks in `bypass`, by CE alone. The order of rows depends on `chosen` only."""
     (members,) = deal(chosen.lengths, 1)
     parts = []
     for places in greedy_cut(chosen.lengths, members, settings.micro_batch_tokens):
@@ -48,12 +48,13 @@ def _pass(
     student: BlockStackForCausalLM, padded: PaddedDocuments, documents: np.ndarray, settings: StudentManifest, bypass: Collection[int]
 ) -> TokenTable:
     batch = collate(padded, student.config.vocab_size).to(student.device)
+    targets = None if bypass else batch.targets  # of a student without a block only the CE is asked for
     boundaries: list[Tensor] = []
     scores = student(
         batch.input_ids,
         boundaries=boundaries,
         bypass=bypass,
-        head_loss=lambda hidden, weight: score_tokens(hidden.flatten(0, 1), weight, batch.labels, batch.targets, settings),
+        head_loss=lambda hidden, weight: score_tokens(hidden.flatten(0, 1), weight, batch.labels, targets, settings),
     )
     places = np.arange(padded.token_ids.shape[1])
     real = np.nonzero((places < padded.lengths[:, None]).ravel())[0]  # [N] of the B * T positions

@@ -16,6 +16,10 @@ class Slice:
     lengths: tuple[int, ...]
     about: str
 
+    def same_tokens(self, other: "Slice") -> bool:
+        """Whether both hold the same part of the same documents, in whatever order."""
+        return sorted(zip(self.documents, self.lengths, strict=True)) == sorted(zip(other.documents, other.lengths, strict=True))
+
     def as_json(self) -> dict[str, Any]:
         tokens = sum(self.lengths)
         return {

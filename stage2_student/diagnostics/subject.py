@@ -43,7 +43,9 @@ class Subject:
 
     @cached_property
     def documents(self) -> TokenTable:
-        """The first documents of the validation split."""
+        """The first documents of the validation split; of a small split they are the diagnostic batch, which is not passed over twice."""
+        if self._documents.same_tokens(self._batch):
+            return self.batch
         return token_table(self._student, self._validation, self._documents, self._settings)
 
     def input_types(self, table: TokenTable) -> np.ndarray:

@@ -22,18 +22,20 @@ class TokenScores(NamedTuple):
     agreement: Tensor
 
 
-def score_tokens(hidden: Tensor, weight: Tensor, labels: Tensor, targets: SparseTargets, settings: StudentManifest) -> TokenScores:
-    """Score rows `hidden` [T, D] under the head `weight` [V, D] against labels [T] and the teacher's entries."""
+def score_tokens(hidden: Tensor, weight: Tensor, labels: Tensor, targets: SparseTargets | None, settings: StudentManifest) -> TokenScores:
+    """Score rows `hidden` [T, D] under the head `weight` [V, D] against labels [T] and the teacher's entries; None leaves those out."""
     scores = TokenScores(
         torch.zeros(len(hidden), dtype=torch.float64, device=hidden.device),
         torch.zeros(len(hidden), dtype=torch.float64, device=hidden.device),
         torch.full((len(hidden),), UNDECIDED, dtype=torch.uint8, device=hidden.device),
     )
     for rows in (labels != IGNORE_INDEX).nonzero()[:, 0].split(CHUNK):
-        logits, kept = hidden[rows] @ weight.T, targets.rows(rows)
+        logits = hidden[rows] @ weight.T
         scores.ce[rows] = torch.nn.functional.cross_entropy(logits, labels[rows], reduction="none").double()
-        scores.kl[rows] = row_divergence(logits / settings.temperature, kept, settings.decided_tail)[0].double()
-        scores.agreement[rows] = _agreement(logits.argmax(-1), kept)
+        if targets is not None:
+            kept = targets.rows(rows)
+            scores.kl[rows] = row_divergence(logits / settings.temperature, kept, settings.decided_tail)[0].double()
+            scores.agreement[rows] = _agreement(logits.argmax(-1), kept)
     return scores
 
 

@@ -18,7 +18,7 @@ class TokenTable:
         token: [N] id.
         label: [N] id of the next token, -1 where a document (or the part kept of it) ends; the next four have a value elsewhere.
         ce: [N] float64, nats.
-        kl: [N] float64, nats, of the run's tail mode at its temperature.
+        kl: [N] float64, nats, of the run's tail mode at its temperature; 0, and the agreement undecided, in a pass by CE alone.
         agreement: [N] whether student and teacher have the same best guess; undecided where two entries of the teacher are equal.
         rms: [N, K + 1] float64, root mean square of the residual stream at each boundary.
         angle: [N, K] float64, arccos(cos(in, out)) / pi of each block.

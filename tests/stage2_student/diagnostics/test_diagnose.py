@@ -102,9 +102,8 @@ def test_losses_are_those_of_the_runs_own_evaluation(records, trained, norm):
             assert found["kl"] == pytest.approx(ends[checkpoint["phase"]]["val/kl"], rel=1e-5)
             assert found["n"] == ends[0]["val/tokens"]
     loss = last(records[norm]["token_loss"])
-    separators = sum(
-        int(document.token_ids[-1] == 126) for document in map(LogitCache.open(trained[norm].cache, "validation").__getitem__, range(5))
-    )
+    validation = LogitCache.open(trained[norm].cache, "validation")
+    separators = sum(int(validation[index].token_ids[-1] == validation.manifest.separator_id) for index in range(5))
     assert separators == loss["by_label"]["document_boundary"]["n"] and loss["by_input"]["document_boundary"]["n"] == 5
     assert loss["by_label"]["regular"]["n"] == loss["all"]["n"] - separators
     assert last(records[norm]["removal"])["ce"] == pytest.approx(ends[2]["val/ce"], rel=1e-5)  # the batch is the whole split

@@ -40,6 +40,13 @@ def test_the_first_documents_are_whole():
     assert (found.documents, found.lengths) == ((0, 2), (7, 9)) and found.about == "the first 2 of 4 validation documents"
 
 
+def test_slices_of_the_same_tokens_are_told_from_others():
+    lengths = np.array([7, 30, 9])
+    assert first_documents(lengths, 3).same_tokens(diagnostic_batch(lengths, 42))
+    assert not first_documents(lengths, 2).same_tokens(diagnostic_batch(lengths, 42))
+    assert not first_documents(np.array([7, 3000]), 2).same_tokens(diagnostic_batch(np.array([7, 3000]), 42))
+
+
 # --- types ---
 
 

@@ -189,11 +189,11 @@ def _grid(axes: "Axes") -> None:
 
 
 def _phase_axes(axes: "Axes", label: str) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MultipleLocator
 
     _log(axes.yaxis)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(MultipleLocator(1))
+    axes.set_xlim(-0.3, max(2.0, axes.dataLim.x1) + 0.3)  # the paper's three phases at least
     axes.set_xlabel("phase")
     axes.set_ylabel(label)
     _grid(axes)

@@ -29,8 +29,9 @@ EXPERIMENT = {
 
 
 @pytest.fixture
-def experiment(tmp_path):
+def experiment(tmp_path, monkeypatch):
     """Manifests in ./manifests, a teacher and documents beside them."""
+    monkeypatch.setattr("pipeline.report.figures.drawings", lambda *given: [])  # drawn in the report's own tests
     teacher = write_teacher(tmp_path / "teacher")
     documents = write_parquet(tmp_path / "documents.parquet", [text(4 + i % 9, i) for i in range(30)])
     shard = {**SHARD, "teacher": {"model": str(teacher)}, "documents": {**SHARD["documents"], "files": str(documents)}}
@@ -67,7 +68,10 @@ def test_one_teacher_pass_and_only_what_is_stale(pipeline, experiment, tmp_path)
     planned = run(pipeline, "plan", experiment, "--set", "learning_rate=5e-3")
     assert planned["tokens"] == sum(run(pipeline, "train", *flags(s), "--dry-run")["tokens_total"] for s in first["students"])
 
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "artifacts/runs").rglob("result.json")}
+    runs = tmp_path / "artifacts/runs"
+    times = {path: path.stat().st_mtime_ns for name in ("result.json", "diagnostics/*.json") for path in runs.rglob(name)}
+    assert len(times) == 4 * (1 + 9)  # each student's diagnostics are made once, too
+    assert (tmp_path / "artifacts/reports/tiny-2x2/table-4.csv").read_text().count("not diagnosed") == 0
     again = run(pipeline, "run", experiment)
     assert again["teacher_passes"] == 0 and times == {path: path.stat().st_mtime_ns for path in times}
 

@@ -18,7 +18,7 @@ def report(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the report: tables 1 and 2, phases, budgets and loss curves, beside the paper's numbers."""
+    """Write the report: every table and figure that the runs can fill, beside the paper's numbers."""
     written = build(what, overrides, ArtifactRoot.resolve(root), Path(folder) if folder else None)
     from pipeline.report.build import table_1_text
 

@@ -1,4 +1,4 @@
-"""`pipeline run`: cache, students, report; only what is not current, and why."""
+"""`pipeline run`: cache, students, their diagnostics, report; only what is not current, and why."""
 
 import socket
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.commands.cache_teacher import WorkersOption, run_capture
+from pipeline.commands.diagnose import DOCUMENTS, diagnose_run
 from pipeline.commands.executor_options import ExecutorOption, RayAddressOption, WorkerResourcesOption, chosen_executor
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, note, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
@@ -30,7 +31,7 @@ def run(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make everything an experiment needs and is not there yet: one teacher pass, its students, the report."""
+    """Make everything an experiment needs and is not there yet: one teacher pass, its students, their diagnostics, the report."""
     from stage2_student.launch import launched_by_another
 
     if launched_by_another():
@@ -68,6 +69,8 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
     else:
         for name, layer in missing:
             run_student(_job(workflow, name, layer), devices)
+    for name, _ in workflow.students():
+        _diagnose(workflow, name)
     report = write_report(workflow)
     results = [folder.read("result") for folder in workflow.runs()]
     summary = {
@@ -124,6 +127,16 @@ def _train(job: Any, devices: int | None, send: Any) -> None:
     if not job.folder.parent.is_dir():
         raise RunError(f"{job.folder}: is on no disk of {socket.gethostname()}; runs need a folder that all machines share")
     run_student(job, devices)
+
+
+def _diagnose(workflow: Workflow, name: str) -> None:
+    """Look into a finished student once: its records stay true, since a student that changes is set aside with them."""
+    from stage2_student.diagnostics.diagnose import missing_records
+
+    missing = missing_records(workflow.root.run(name))
+    if missing:
+        log.print(f"diagnostics {name}: missing ({', '.join(missing)})")
+        diagnose_run(name, missing, DOCUMENTS, workflow.root)
 
 
 def write_report(workflow: Workflow) -> Any:

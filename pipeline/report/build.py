@@ -11,6 +11,8 @@ from typing import Any
 from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
 from pipeline.report import tables
+from pipeline.report.control_tables import hyperparameters, joint_controls
+from pipeline.report.diagnostic_tables import block_removal, transitions
 from pipeline.report.grid import Table, csv_text, markdown
 from pipeline.report.notes import mixed_inputs, problems
 from pipeline.report.page import Contents, facts, render_page
@@ -41,14 +43,14 @@ def build_report(
     """
     from pipeline.report.figures import drawings
 
-    read = read_runs(runs)
+    read, paper = read_runs(runs), paper or load_paper()
     contents = Contents(
         name=name,
         about=about,
         notes=mixed_inputs(read),
         problems=problems(read),
-        tables=_tables(read, paper or load_paper(), caveat),
-        drawings=drawings(read),
+        tables=_tables(read, paper, caveat),
+        drawings=drawings(read, paper),
         runs=read,
     )
     page = _write(contents, out)
@@ -59,9 +61,13 @@ def _tables(runs: Sequence[Run], paper: Paper, caveat: str) -> list[Table]:
     built = [
         tables.validation_ce(runs, paper),
         tables.single_block(runs, paper),
-        tables.freeze_penalty(runs, paper),
-        tables.per_phase(runs),
+        joint_controls(runs, paper),
+        block_removal(runs, paper),
+        hyperparameters(runs, paper),
         tables.budgets(runs, paper),
+        tables.freeze_penalty(runs, paper),
+        transitions(runs, paper),
+        tables.per_phase(runs),
         tables.run_summary(runs, paper),
     ]
     return [replace(table, notes=(caveat, *table.notes) if caveat else table.notes) for table in built if table]

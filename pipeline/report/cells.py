@@ -1,10 +1,11 @@
 """The cells of a table: one placement under one curriculum, a mean over seeds or the reason why there is none."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pipeline.report.grid import Cell
 from pipeline.report.records import Run
 
 END = -1
@@ -37,6 +38,11 @@ def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "c
 
     Two runs of one seed are no two samples: such a cell is a gap, not a mean.
     """
+    return seed_mean_of(runs, curriculum, norm, lambda run: _value(run, measure, phase))
+
+
+def seed_mean_of(runs: Sequence[Run], curriculum: str, norm: str, measure: Callable[[Run], Cell]) -> SeedMean:
+    """As `seed_mean` for any measure of a run; a text that it gives for one run is the cell's gap."""
     members = [run for run in runs if (run.curriculum, run.norm) == (curriculum, norm)]
     sound = [run for run in members if not run.problem]
     left_out = tuple(f"{run.label} ({run.problem_kind})" for run in members if run.problem)
@@ -45,7 +51,11 @@ def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "c
     seed, count = Counter(run.seed for run in sound).most_common(1)[0]
     if count > 1:
         return SeedMean({}, f"{count} runs of seed {seed}", tuple(run.label for run in sound if run.seed == seed))
-    return SeedMean({run.seed: _value(run, measure, phase) for run in sound}, "", left_out)
+    values = {run.seed: measure(run) for run in sound}
+    gap = next((value for value in values.values() if not isinstance(value, int | float)), "")
+    if gap != "":
+        return SeedMean({}, str(gap or "missing"), left_out)
+    return SeedMean({seed: float(value) for seed, value in values.items() if isinstance(value, int | float)}, "", left_out)
 
 
 def _value(run: Run, measure: str, phase: int) -> float:

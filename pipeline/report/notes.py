@@ -35,7 +35,7 @@ def _several_seeds(runs: Sequence[Run]) -> list[str]:
 
 
 def _mixed_settings(runs: Sequence[Run]) -> list[str]:
-    flat = [dict(_flatten(run.config.get("settings", {}))) for run in runs if run.config]
+    flat = [dict(flatten(run.config.get("settings", {}))) for run in runs if run.config]
     notes = []
     for key in sorted({key for settings in flat for key in settings} - set(PAIRED_BY)):
         values = sorted({str(settings.get(key, "not set")) for settings in flat})
@@ -44,10 +44,10 @@ def _mixed_settings(runs: Sequence[Run]) -> list[str]:
     return [f"Settings differ between runs beyond placement, curriculum and seed: {'; '.join(notes)}."] if notes else []
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

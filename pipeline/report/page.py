@@ -10,7 +10,7 @@ from pipeline.report.notes import distinct
 from pipeline.report.records import Run
 
 if TYPE_CHECKING:
-    from pipeline.report.figures import Drawing
+    from pipeline.report.drawing import Drawing
 
 
 @dataclass(frozen=True)

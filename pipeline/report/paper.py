@@ -4,7 +4,7 @@ They are data, not code, so that a correction of the paper is one edit and a tes
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -27,7 +27,16 @@ class PaperBudget:
 
 @dataclass(frozen=True)
 class Paper:
-    """Published values; CE and KD in nats a target token, `delta` is post - pre."""
+    """Published values; CE and KD in nats a target token, `delta` is post - pre; pairs are (pre, post).
+
+    Attributes:
+        joint_controls: rows of table 3, in the order of their length: `matches`, `ce`.
+        removal: table 4 by "pre_grow" and so on: `delta_ce` and `angular` of each block.
+        transition: table A4 by measure: `at_50k`, `at_100k`.
+        boundary_std: std of block 0's RMS in pre-norm at the `first` and the `last` phase's end (figure 4).
+        token_types: RMS by token type (figure 5a).
+        settings: table A1, by the name of a run's own setting.
+    """
 
     table_1: Mapping[str, Mapping[str, float]]
     interaction: float
@@ -36,11 +45,17 @@ class Paper:
     freeze_penalty: float
     budgets: tuple[PaperBudget, ...]
     parameters: float
+    joint_controls: tuple[Mapping[str, Any], ...]
+    removal: Mapping[str, Mapping[str, Sequence[float]]]
+    transition: Mapping[str, Mapping[str, Sequence[float]]]
+    boundary_std: Mapping[str, float]
+    token_types: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 @cache
 def load_paper(path: Path | None = None) -> Paper:
-    """The paper's tables 1, 2, A2 and A3 and its parameter count; `path` swaps the packaged data file.
+    """The paper's numbers; `path` swaps the packaged data file.
 
     Raises:
         PipelineError: when the file is not TOML or lacks a table.
@@ -62,7 +77,36 @@ def _paper(data: Mapping[str, Any]) -> Paper:
         freeze_penalty=freeze["penalty"],
         budgets=tuple(_budget(name, row) for name, row in data["table_a2_budgets"].items()),
         parameters=data["run"]["parameters_total_stated"],
+        joint_controls=tuple(data["table_3_post_joint_controls"].values()),
+        removal=data["table_4_block_removal"],
+        transition=data["table_a4_transition"],
+        boundary_std=data["figure_4_boundary_rms"]["pre_block0_std"],
+        token_types=data["figure_5a_token_type_rms"],
+        settings=_settings(data["run"], data["optimizer"]),
     )
+
+
+def _settings(run: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Under the names of a run's settings."""
+    return {
+        "model.blocks": run["blocks"],
+        "model.layers_per_block": run["layers_per_block"],
+        "steps": run["steps_per_phase"],
+        "global_batch_size": run["global_batch"],
+        "eval_interval": run["eval_interval"],
+        "seed": run["seed"],
+        "learning_rate": optimizer["lr_peak"],
+        "learning_rate_min": optimizer["lr_min"],
+        "warmup_ratio": optimizer["warmup_steps"] / run["steps_per_phase"],
+        "adam_beta1": optimizer["betas"][0],
+        "adam_beta2": optimizer["betas"][1],
+        "adam_epsilon": optimizer["eps"],
+        "weight_decay": optimizer["weight_decay"],
+        "gradient_clip": optimizer["gradient_clip"],
+        "alpha": optimizer["alpha"],
+        "gamma": optimizer["gamma"],
+        "temperature": optimizer["temperature"],
+    }
 
 
 def _budget(name: str, row: Mapping[str, Any]) -> PaperBudget:

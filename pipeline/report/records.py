@@ -7,7 +7,8 @@ Nothing here raises for a bad run. A `problem` takes the run's number out of eve
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.contract.errors import RunError
@@ -60,6 +61,7 @@ class Run:
     expected_phases: int
     curves: Curves
     problem: str
+    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def problem_kind(self) -> str:
@@ -106,6 +108,7 @@ def _read_run(folder: RunFolder) -> Run:
         expected_phases=1 if curriculum == "joint" else settings.get("model", {}).get("blocks", max(1, len(phases))),
         curves=_curves(folder),
         problem="",
+        diagnostics=_diagnostics(folder),
     )
     return replace(run, problem=unreadable or _problem(run))
 
@@ -120,6 +123,15 @@ def _read_records(folder: RunFolder) -> tuple[dict[str, Any], str]:
             records[name] = None
             unreadable.append(f"{name}.json")
     return records, f"unreadable: {', '.join(unreadable)} is not JSON" if unreadable else ""
+
+
+def _diagnostics(folder: RunFolder) -> dict[str, Any]:
+    """The records of `pipeline diagnose` that can be read, by name."""
+    found = {}
+    for path in sorted((folder.path / "diagnostics").glob("*.json")):
+        with suppress(RunError):
+            found[path.stem] = folder.read(f"diagnostics/{path.stem}")
+    return found
 
 
 def _phases(result: Mapping[str, Any], norm: str) -> tuple[Phase, ...]:

@@ -77,7 +77,7 @@ def four(tmp_path, write_run):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Drawing takes most of a report's time; tests of words and numbers do without."""
-    monkeypatch.setattr("pipeline.report.figures.drawings", lambda runs: [])
+    monkeypatch.setattr("pipeline.report.figures.drawings", lambda *given: [])
 
 
 @pytest.fixture

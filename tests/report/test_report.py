@@ -159,7 +159,7 @@ def test_figures_name_the_runs_that_are_not_whole(four, tmp_path, built):
         damage(folder)
     _, page = built(four.values(), tmp_path / "out")
     said = "pre-joint-seed42 (unfinished), post-joint-seed42 (not a number), pre-grow-seed42 (phase missing)"
-    assert page.count(f"Not whole, drawn as far as their records go: {said}") == 2
+    assert page.count(f"Not whole, drawn as far as their records go: {said}") == 3
 
 
 def test_a_run_that_is_not_there_is_said(four, tmp_path, undrawn, built):
@@ -173,7 +173,7 @@ def test_no_runs_at_all_still_make_a_page(tmp_path, built):
     assert "no run" in page and report.table_1["interaction"] is None
 
 
-def test_mixed_inputs_are_said(four, tmp_path, built, write_run):
+def test_mixed_inputs_are_said(four, tmp_path, undrawn, built, write_run):
     other = write_run(tmp_path / "runs", "pre", "freeze", 3.0, shard="other", fingerprint="cd34")
     _, page = built([*four.values(), other], tmp_path / "out")
     assert "Different shards (installed-docs, other)" in page and "Different cache fingerprints (ab12, cd34)" in page

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FIGURES = {"interaction", "validation-ce", "training-loss", "boundary-rms", "token-types", "rms-distribution", "block-removal"}
 VOID = {"meta", "br", "hr", "img", "link", "col", "input", "wbr"}
 
 
@@ -50,8 +51,9 @@ def test_the_page_is_whole_and_fetches_nothing(four, tmp_path, built):
     assert all((tmp_path / "out" / link).is_file() for link in outside)
     assert all(link[1:] in checker.ids for link in checker.links if link.startswith("#"))
     assert "url(http" not in page and "@import" not in page
-    assert len(checker.images) == 2 and all(len(alt) > 60 for alt in checker.images)
-    assert page.count("<svg") == 2 and {"validation-ce", "training-loss"} <= set(checker.ids)
+    assert len(checker.images) == 7 and all(len(alt) > 60 for alt in checker.images)
+    assert page.count("<svg") == 7 and set(checker.ids) >= FIGURES
+    assert {f"table-{name}" for name in ("1", "2", "3", "4", "a1", "a4")} | {"budgets", "phases", "runs"} <= set(checker.ids)
 
 
 def csv_rows(path):
@@ -59,7 +61,7 @@ def csv_rows(path):
         return list(csv.reader(lines))[1:]
 
 
-def test_twins_carry_the_same_numbers(four, tmp_path, built):
+def test_twins_carry_the_same_numbers(four, tmp_path, undrawn, built):
     report, page = built(four.values(), tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     for table in report.tables:

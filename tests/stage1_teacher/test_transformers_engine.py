@@ -16,6 +16,7 @@ from pipeline.contract.logit_cache.draws import row_draws
 from pipeline.contract.manifest.shard import Targets
 from stage1_teacher.engines.base import ScoringError
 from stage1_teacher.engines.checkpoint import INDEX, read_interface, require_family
+from stage1_teacher.engines.open_engine import open_engine
 from stage1_teacher.engines.transformers_engine import TransformersEngine, batches_by_length
 from stage1_teacher.teacher_files import TeacherFiles
 
@@ -108,6 +109,12 @@ def test_several_targets_of_one_pass_are_what_each_gives_alone(teachers):
         for one, other in zip(scorer.score(ids, targets), together, strict=True):
             for name in ("token_ids", "counts", "ids", "logprobs", "tail_logprob", "label_logprob", "entropy"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_group_of_devices_is_refused(teachers):
+    group = shard(teachers("qwen3"), teachers("qwen3"), cache={"tensor_parallel": 2})
+    with pytest.raises(TeacherError, match=r"^cache.tensor_parallel=2: engine=transformers runs on one device; use 1, or --engine vllm$"):
+        open_engine(TeacherFiles(teachers("qwen3")), group)
 
 
 def test_a_row_is_not_the_distribution_over_its_own_token(teachers):

@@ -23,7 +23,7 @@ class Child:
     """One child process, started by its first call. Calls come one after the other; an exception of the child's is raised here."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_small)
 
     def call(self, function, *arguments, **options):
         return self._pool.submit(function, *arguments, **options).result(timeout=600)
@@ -34,8 +34,12 @@ class Child:
             self._pool.submit(os._exit, 0).result()
 
 
-def _quiet() -> None:
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+def _small() -> None:
+    """In the child, first: engines of a few blocks of cache each, or a dozen of them would take a dozen GiB."""
+    from stage1_teacher.engines import vllm_start
+
+    arguments = vllm_start.arguments
+    vllm_start.arguments = lambda *given: arguments(*given) | {"num_gpu_blocks_override": 64}
 
 
 def engine(folder, /, **sections):

@@ -88,9 +88,11 @@ def run_capture(
 ) -> dict[str, Any]:
     """Capture and report; returns what `--json` prints. `executor` is None for this machine."""
     given = settings
-    if executor is not None:
-        root, workers = root.absolute(), workers or executor.room()
+    root = root if executor is None else root.absolute()
     shard, settings = capture_settings(shard_name, given, root)
+    if executor is not None:
+        executor = executor.taking(shard.cache.tensor_parallel)
+        workers = workers or executor.room()
     from stage1_teacher.capture import CaptureRequest, capture
 
     splits: list[Any] = ["train", "validation"] if split == "all" else [split]

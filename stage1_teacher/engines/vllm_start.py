@@ -1,7 +1,6 @@
 """Start and stop of vLLM: its settings, and what it does to the process it starts in."""
 
 import gc
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -25,9 +24,8 @@ def start(files: TeacherFiles, shard: ShardManifest, architecture: str) -> Any:
     """A `vllm.LLM` in this process.
 
     Raises:
-        TeacherError: it cannot load the teacher, or not in this process.
+        TeacherError: it cannot load the teacher.
     """
-    _require_children(shard.cache.tensor_parallel)
     on_cuda = torch.cuda.is_available()
     gc.collect()  # what is left of an earlier one
     if on_cuda:
@@ -78,15 +76,6 @@ def arguments(files: TeacherFiles, shard: ShardManifest, architecture: str, on_c
         "disable_log_stats": True,
         "seed": 0,
     }
-
-
-def _require_children(tensor_parallel: int) -> None:
-    """A worker of `--workers` has a device of its own, and may not start the processes of a group."""
-    if tensor_parallel > 1 and multiprocessing.current_process().daemon:
-        raise TeacherError(
-            f"cache.tensor_parallel={tensor_parallel}: a worker of --workers has one device; start the command once for each group of "
-            f"{tensor_parallel} devices (CUDA_VISIBLE_DEVICES), over the same cache, without --workers"
-        )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """vLLM for real where it is short of something: of blocks, of memory, of a device (field cases 23, 26, 27, 28)."""
 
 import logging
-import multiprocessing
 from contextlib import contextmanager
 
 import numpy as np
@@ -122,12 +121,6 @@ def score_and_stop(folder, ids, /, **sections):
     found = engine.score_many(ids, TARGETS)
     end(engine)
     return found
-
-
-def test_a_worker_of_many_starts_no_group(monkeypatch, teacher):
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
-    with pytest.raises(TeacherError, match=r"cache.tensor_parallel=2: a worker of --workers has one device; .* \(CUDA_VISIBLE_DEVICES\)"):
-        vllm_start.start(TeacherFiles(teacher), shard(teacher, teacher, cache={"tensor_parallel": 2}), "Qwen3KeptEntries")
 
 
 def test_out_of_memory_the_batch_is_scored_again_in_halves(vllm_child, teacher):

@@ -68,7 +68,8 @@ class Dying:
 
 def _dying(work: Work, death: DeathAt, seat: int, send: Send) -> None:
     if death.elsewhere:
-        process._machine = lambda: "another"  # type: ignore[assignment]
+        machine = f"another{os.getpid()}"  # and the one that replaces it is on a third
+        process._machine = lambda: machine  # type: ignore[assignment]
 
     def send_and_die(message: Any) -> None:
         send(message)

@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +28,8 @@ from pipeline.executors.child import GRACE_SECONDS, Child
 ADDRESS = "RAY_ADDRESS"
 PASSED_ON = ("PIPELINE_", "TRANSFORMERS_", "HF_HUB_OFFLINE", "TQDM_DISABLE")
 """Beginnings of environment variables that processes on other machines get from this one; never a password's."""
+
+KNOCK_SECONDS = 10.0
 
 
 @contextmanager
@@ -56,14 +59,26 @@ def _connect(address: str | None) -> None:
         raise PipelineError(f"--ray-address {address}: is a client's address; give HOST:PORT of the head, on a machine of the cluster")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
+        _knock(address)
         with _own_signals():
             ray.init(address=address or "local", include_dashboard=None if address else False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         reason = " ".join(str(error).split())[:300]
         raise PipelineError(
             f"--ray-address {address or 'local'}: no Ray cluster can be joined there ({reason}); "
             f"start one with 'ray start --head', or leave the address and {ADDRESS} out for one on this machine"
         ) from None
+
+
+def _knock(address: str | None) -> None:
+    """Where nobody listens, Ray would try for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
 
 
 @contextmanager

@@ -145,6 +145,7 @@ def test_control_c_on_a_cluster_of_its_own(inputs, tmp_path):
         (["--worker-resources", '{"GPU": 1.5}'], ['{"GPU": 1.5}', "a part of 1 or whole ones"]),
         (["--worker-resources", '{"GPU": 0}'], ["above 0"]),
         (["--ray-address", "ray://head:10001"], ["ray://head:10001", "HOST:PORT"]),
+        (["--ray-address", "127.0.0.1:1"], ["--ray-address 127.0.0.1:1", "Connection refused", "ray start --head"]),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(pipeline, inputs, more, parts):

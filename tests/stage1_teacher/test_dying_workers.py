@@ -1,7 +1,6 @@
 """Workers that die with their engine or their machine: replaced, their shard made by another, given up by name (field case 28)."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
@@ -11,7 +10,7 @@ from dying import DeathAt, Dying
 from forks import warm_up
 from tiny_teacher import text, write_teacher
 
-from pipeline.contract.errors import PipelineError, TeacherError
+from pipeline.contract.errors import CacheError, PipelineError, TeacherError
 from pipeline.contract.store import open_store
 from pipeline.executors import child
 from pipeline.executors.local import LocalExecutor
@@ -20,6 +19,7 @@ from stage1_teacher.engines.base import EngineDied, died_of
 from stage1_teacher.engines.transformers_engine import TransformersEngine
 from stage1_teacher.rule import claim, find_inputs
 from stage1_teacher.worker import CaptureRequest, Worker
+from stage1_teacher.workers import _work
 
 SECTIONS = {"documents": {"limit": 30, "validation": {"documents": 4, "every": 5}}, "cache": {"codec": "plain", "documents_per_shard": 6}}
 
@@ -105,14 +105,22 @@ def test_a_place_where_nothing_works_does_not_stop_the_others(tmp_path, manifest
 
 
 def test_the_lease_of_a_worker_that_died_elsewhere_is_given_free(tmp_path, manifest, alone, monkeypatch):
-    """No process here can see that its holder is gone: the one that started it was told, and nobody waits for patience to end."""
-    monkeypatch.setenv("PIPELINE_LEASE_SECONDS", "600")
-    cache = tmp_path / "cache"
-    executor = Dying(LocalExecutor([{"PIPELINE_LEASE_SECONDS": "600"}]), DeathAt(tmp_path, "train-00001", elsewhere=True))
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(take, manifest, cache, workers=2, executor=executor).result(timeout=60)
+    """No process can see that its holder is gone: the one that started it was told, and nobody waits for patience to end."""
+    monkeypatch.setenv("PIPELINE_LEASE_SECONDS", "90")
+    cache, started = tmp_path / "cache", time.monotonic()
+    executor = Dying(LocalExecutor([{"PIPELINE_LEASE_SECONDS": "90"}]), DeathAt(tmp_path, "train-00001", elsewhere=True))
+    take(manifest, cache, workers=2, executor=executor)
+    assert time.monotonic() - started < 80
     assert tree(cache) == alone
     assert len(list(tmp_path.glob("death-*"))) == 1
+
+
+def test_a_machine_that_sees_another_folder_is_refused_before_it_writes(tmp_path, manifest):
+    """There the rule, which the command wrote before it started anybody, is missing: its shards would be nobody's."""
+    request = CaptureRequest(manifest, open_store(tmp_path / "not shared"), ["train"])
+    with pytest.raises(CacheError, match=r"not shared: is another folder on .*; give --root one that all machines share, or a bucket"):
+        _work(request, None, frozenset(), lambda message: None)
+    assert not (tmp_path / "not shared").exists()
 
 
 def test_an_engine_that_dies_in_the_command_s_own_process_is_one_line(tmp_path, manifest, monkeypatch):

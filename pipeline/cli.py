@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from pipeline.commands import cache, shards
 from pipeline.commands.cache_teacher import cache_teacher
 from pipeline.commands.demo import demo
+from pipeline.commands.diagnose import diagnose
 from pipeline.commands.doctor import doctor
 from pipeline.commands.evaluate import evaluate
 from pipeline.commands.pilot import pilot
@@ -26,7 +27,6 @@ from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import NotThereYet, PipelineError
 
 NOT_THERE_YET = {
-    "diagnose": "boundary, removal and transition records; 'pipeline report' shows losses, phases and budgets",
     "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
     "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
     "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
@@ -55,6 +55,7 @@ app.command("cache-teacher", epilog="Example: pipeline cache-teacher --shard fin
 app.command("pilot", epilog="Example: pipeline pilot --shard installed-docs --documents 16")(pilot)
 app.command("train", epilog="Example: pipeline train --norm post --curriculum grow")(train)
 app.command("evaluate", epilog="Example: pipeline evaluate demo-2x2/post-grow-seed42")(evaluate)
+app.command("diagnose", epilog="Example: pipeline diagnose demo-2x2/post-grow-seed42")(diagnose)
 app.command("run", epilog="Example: pipeline run demo-2x2")(run)
 app.command("plan", epilog="Example: pipeline plan paper-2x2")(plan)
 app.command("report", epilog="Example: pipeline report demo-2x2")(report)

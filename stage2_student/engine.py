@@ -168,6 +168,21 @@ class StudentEngine:
             return {name: parameter.grad.detach().cpu().clone() for name, parameter in self._trained() if parameter.grad is not None}
         return {name: safe_get_full_grad(parameter).detach().cpu().clone() for name, parameter in self._trained()}
 
+    def gradient_norms(self, part: Callable[[str], str]) -> dict[str, float]:
+        """L2 norms of what `gradients` gives, by the part of the model a name belongs to. Every rank calls it.
+
+        One parameter is gathered at a time: a whole gradient would not fit where ZeRO is needed.
+        """
+        from deepspeed.utils import safe_get_full_grad
+
+        squares: dict[str, float] = {}
+        for name, parameter in self._trained():
+            gradient = parameter.grad if self.settings.zero == 0 else safe_get_full_grad(parameter)
+            if gradient is not None:
+                norm = float(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64))
+                squares[part(name)] = squares.get(part(name), 0.0) + norm**2
+        return {name: square**0.5 for name, square in squares.items()}
+
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Accumulate one micro-batch's gradient; `last` marks the end of the step on this rank.
 

@@ -85,6 +85,11 @@ def _readable(job: StudentJob) -> Iterator[Path]:
 
 
 def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:
+    """Write the student at the end of `phase`. Every rank calls it."""
+    save_student(job.record.phase(phase.index), phase, engine, append_cost)
+
+
+def save_student(folder: Path, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:
     """Write the float32 student as a Hugging Face folder that loads by itself. Every rank calls it."""
     masters = engine.masters()
     if engine.processes.rank == 0:
@@ -96,9 +101,9 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
         with torch.device("meta"):
             model = BlockStackForCausalLM(config)
         model.load_state_dict(state, assign=True)
-        with atomic_path(job.record.phase(phase.index)) as folder:
-            model.save_pretrained(folder)
-            (folder / "phase.json").write_text(
+        with atomic_path(folder) as temporary:
+            model.save_pretrained(temporary)
+            (temporary / "phase.json").write_text(
                 json.dumps({"phase": phase.index, "active_blocks": phase.active_blocks}) + "\n", encoding="utf-8"
             )
     engine.processes.barrier()

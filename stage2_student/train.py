@@ -24,7 +24,9 @@ from stage2_student.evaluate import evaluate
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
-from stage2_student.phase_models import phase_model, save_phase
+from stage2_student.model.parameters import part_of
+from stage2_student.phase_models import phase_model, save_phase, save_student
+from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import record_start
 from stage2_student.result import summarize
 from stage2_student.schedule import learning_rate
@@ -91,6 +93,7 @@ class _Run:
         self.stop = StopRequest()
         self.steps_executed = 0
         self.evaluations: dict[tuple[int, int], Metrics] = {}
+        self.probed: set[tuple[int, int]] = set()
 
     def _check(self) -> None:
         resolve_precision(self.settings)
@@ -110,6 +113,7 @@ class _Run:
             resume = self._resume_point()
             self._forget_after(resume)
             self.evaluations = {(m["phase"], m["phase_step"]): m for m in self.job.record.metrics() if m["kind"] == "val"}
+            self.probed = {(m["phase"], m["phase_step"]) for m in self.job.record.metrics() if m["kind"] == "probe"}
             for phase in self.phases[resume.phase :]:
                 self._phase(phase, resume if phase.index == resume.phase else None)
             result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
@@ -128,7 +132,7 @@ class _Run:
     def _sweep(self) -> None:
         """Remove the halves that a killed process left."""
         if self.processes.rank == 0:
-            for folder in (self.job.folder, self.job.folder / "phases", self.job.record.checkpoints):
+            for folder in (self.job.folder, self.job.folder / "phases", self.job.record.snapshots, self.job.record.checkpoints):
                 sweep_temporaries(folder)
         self.processes.barrier()
 
@@ -168,6 +172,8 @@ class _Run:
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""
         self._evaluate(engine, phase, phase_step)
+        if self.settings.snapshot_interval and phase_step % self.settings.snapshot_interval == 0:
+            save_student(self.job.record.snapshots / f"step-{phase.first_step + phase_step:08d}", phase, engine, self._append_cost(phase))
         if stopping or phase_step % self.settings.checkpoint_interval == 0:
             position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
             self.checkpoints.save(engine, position, phase.first_step + phase_step)
@@ -205,6 +211,7 @@ class _Run:
         loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
         self._require_finite(loss, phase, phase_step, indices)
         rate = learning_rate(phase_step, self.settings)
+        norms = self._gradient_norms(engine, phase_step)
         norm = engine.step(rate)
         self._require_finite(norm, phase, phase_step, indices)
         self.steps_executed += 1
@@ -221,6 +228,7 @@ class _Run:
                 "optim/lr": rate,
                 "optim/grad_norm": norm,
                 "optim/clipped": norm > self.settings.gradient_clip,
+                **norms,
                 "growth/active_layers": phase.active_layers,
                 "perf/tokens_per_second": tokens / (time.monotonic() - started),
                 "perf/padding_efficiency": padding_efficiency(lengths, plan),
@@ -228,6 +236,13 @@ class _Run:
             },
         )
         return stopping > 0
+
+    def _gradient_norms(self, engine: StudentEngine, phase_step: int) -> Metrics:
+        """By block, head and boundary norm, where they are due: gathering a gradient costs what a step's own collectives do."""
+        every = self.settings.gradient_norms_interval
+        if not every or phase_step % every:
+            return {}
+        return {f"optim/grad_norm/{part}": norm for part, norm in engine.gradient_norms(part_of).items()}
 
     def _accumulate(self, engine: StudentEngine, batches: Iterator[MicroBatch], count: int, tokens: int) -> torch.Tensor:
         """Forward and backward over this rank's next `count` micro-batches.
@@ -269,6 +284,7 @@ class _Run:
 
     def _evaluate(self, engine: StudentEngine, phase: Phase, phase_step: int) -> None:
         """Evaluate where it is due, once at each place: a resumed run neither repeats what is on record nor adds to it."""
+        self._probe(engine, phase, phase_step)
         if phase_step != phase.steps and phase_step % self.settings.eval_interval:
             return
         if (phase.index, phase_step) not in self.evaluations:
@@ -284,6 +300,11 @@ class _Run:
             if phase_step == 0 and cost is not None:
                 self._record("event", phase, 0, {"event": "append", "block": phase.active_blocks - 1, "j0": cost})
         self.processes.barrier()
+
+    def _probe(self, engine: StudentEngine, phase: Phase, phase_step: int) -> None:
+        if is_probed(phase_step, phase.steps, self.settings) and (phase.index, phase_step) not in self.probed:
+            self._record("probe", phase, phase_step, probe(engine.model, self.validation, self.settings, self.processes))
+            self.probed.add((phase.index, phase_step))
 
     def _append_cost(self, phase: Phase) -> float | None:
         """J0: validation CE just after appending minus just before, no update between."""

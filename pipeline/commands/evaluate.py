@@ -48,13 +48,14 @@ def evaluate_run(name: str, phase: int | None, root: ArtifactRoot) -> dict[str, 
     return _evaluate(root, folder, config, finished[-1] if phase is None else phase)
 
 
-def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: int) -> dict[str, Any]:
+def validation_split(root: ArtifactRoot, folder: Any, config: dict[str, Any]) -> Any:
+    """The validation split of the cache that a run was trained on.
+
+    Raises:
+        CacheError: the cache is gone.
+        RunError: it is another one.
+    """
     from pipeline.contract.logit_cache import LogitCache
-    from pipeline.contract.manifest.strict import parse
-    from pipeline.contract.manifest.student import StudentManifest
-    from stage2_student.engine import Processes, resolve_precision
-    from stage2_student.evaluate import evaluate, teacher_ce
-    from stage2_student.model.student import BlockStackForCausalLM
 
     validation = LogitCache.open(root.cache(config["shard"]), "validation")
     if validation.manifest.fingerprint != config["cache_fingerprint"]:
@@ -62,6 +63,17 @@ def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: in
             f"{folder.path}: was trained on cache {config['cache_fingerprint']}, {validation.store} is {validation.manifest.fingerprint}; "
             "evaluate with the cache it was trained on"
         )
+    return validation
+
+
+def _evaluate(root: ArtifactRoot, folder: Any, config: dict[str, Any], phase: int) -> dict[str, Any]:
+    from pipeline.contract.manifest.strict import parse
+    from pipeline.contract.manifest.student import StudentManifest
+    from stage2_student.engine import Processes, resolve_precision
+    from stage2_student.evaluate import evaluate, teacher_ce
+    from stage2_student.model.student import BlockStackForCausalLM
+
+    validation = validation_split(root, folder, config)
     settings = parse(StudentManifest, config["settings"], str(folder.path / "config.json"))
     processes = Processes()
     model = BlockStackForCausalLM.from_pretrained(folder.phase(phase)).to(processes.device, resolve_precision(settings))

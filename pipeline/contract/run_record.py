@@ -2,9 +2,11 @@
 
 config.json        settings, shard, cache fingerprint; written before the first step
 provenance.json    versions, machine, processes; one entry for each time the run was started
-metrics.jsonl      one JSON object a line: train steps, evaluations, events, in order
+metrics.jsonl      one JSON object a line: train steps, evaluations, probes, events, in order
 phases/phase-P/    the student at the end of phase P, a Hugging Face folder
+snapshots/step-N/  the student after N steps, the same, where a run was asked for them
 checkpoints/       what a restart needs; `latest` names the one that counts
+diagnostics/       what `pipeline diagnose` found, one JSON record each
 result.json        written last; a run without it is not finished
 """
 
@@ -18,7 +20,7 @@ from pipeline.contract.atomic_io import write_json, write_text
 from pipeline.contract.errors import RunError
 
 Metrics = dict[str, Any]
-"""Keys: `kind` (train, val, event), `step` (optimizer steps over all phases), `phase`, `phase_step`, and slash-separated values."""
+"""Keys: `kind` (train, val, probe, event), `step` (optimizer steps over all phases), `phase`, `phase_step`, and slash-separated values."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,12 @@ class RunFolder:
     def phase(self, index: int) -> Path:
         return self.path / "phases" / f"phase-{index}"
 
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
     def read(self, name: str) -> Any:
-        """Read one JSON record (`config`, `provenance`, `result`), None when it is not there.
+        """Read one JSON record (`config`, `provenance`, `result`, `diagnostics/NAME`), None when it is not there.
 
         Raises:
             RunError: when the file is not JSON.

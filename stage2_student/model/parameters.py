@@ -28,5 +28,11 @@ def count_parameters(config: BlockStackConfig) -> dict[str, Any]:
     }
 
 
+def part_of(name: str) -> str:
+    """The part of the model that a parameter belongs to: block_0, block_1, ..., embedding, boundary_norm or head."""
+    first, _, rest = name.partition(".")
+    return f"block_{rest.partition('.')[0]}" if first == "blocks" else {"embed_tokens": "embedding", "lm_head": "head"}.get(first, first)
+
+
 def _size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())

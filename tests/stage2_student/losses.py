@@ -63,7 +63,7 @@ def reference(case: Case, **options: Any) -> DistillationLoss:
     return distillation_loss(case.hidden @ case.weight.T, case.labels, case.targets, **options)
 
 
-def chunked(case: Case, *, chunk: int = 5, **options: Any) -> DistillationLoss:
+def fused(case: Case, *, chunk: int = 5, **options: Any) -> DistillationLoss:
     return fused_distillation_loss(*case, chunk=chunk, **options)
 
 

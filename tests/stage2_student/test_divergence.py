@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from losses import Case, K, V, chunked, full_targets, generator, make_case, reference, top_targets
+from losses import Case, K, V, fused, full_targets, generator, make_case, reference, top_targets
 from torch.nn.functional import cross_entropy, kl_div
 
 from stage2_student.loss import SparseTargets, distillation_loss, fused_distillation_loss
 
-BOTH = pytest.mark.parametrize("loss", [reference, chunked])
+BOTH = pytest.mark.parametrize("loss", [reference, fused])
 TEMPERATURES = pytest.mark.parametrize("temperature", [1.0, 2.0])
 ROWS = 19
 
@@ -60,7 +60,7 @@ def test_kl_of_a_distribution_with_itself_is_zero(loss, temperature, tail, k):
 
 def test_the_one_sided_form_is_no_divergence():
     case, mine, _ = student_and_teacher()
-    assert chunked(case._replace(targets=top_targets(mine)), tail="renormalize_one_sided").kl > 0.01
+    assert fused(case._replace(targets=top_targets(mine)), tail="renormalize_one_sided").kl > 0.01
 
 
 def drawn_targets(p: torch.Tensor, draws: int, seed: int) -> SparseTargets:

@@ -1,8 +1,8 @@
-"""The chunked loss equals the reference, values and gradients, in every mode and every awkward case."""
+"""The fused loss equals the reference, values and gradients, in every mode and every awkward case."""
 
 import pytest
 import torch
-from losses import TAILS, Case, D, K, T, V, chunked, distance, gradients, make_case, reference
+from losses import TAILS, Case, D, K, T, V, fused, distance, gradients, make_case, reference
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stage2_student.loss import IGNORE_INDEX, SparseTargets, fused_distillation_loss
@@ -13,7 +13,7 @@ EXACT = 1e-12
 
 
 def assert_equal(case: Case, *, within: float = EXACT, upstream: float = 1.0, chunk: int = 5, **options) -> None:
-    mine, theirs = chunked(case, chunk=chunk, **options), reference(case, **options)
+    mine, theirs = fused(case, chunk=chunk, **options), reference(case, **options)
     for name, a, b in zip(mine._fields, mine, theirs, strict=True):
         assert abs(a.item() - b.item()) <= within * max(1.0, abs(b.item())), name
     for a, b in zip(gradients(case, mine.loss, upstream), gradients(case, theirs.loss, upstream), strict=True):
@@ -23,7 +23,7 @@ def assert_equal(case: Case, *, within: float = EXACT, upstream: float = 1.0, ch
 @MODES
 @TEMPERATURES
 @pytest.mark.parametrize("chunk", [1, 5, 1024])
-def test_chunked_equals_reference(tail, temperature, chunk):
+def test_fused_equals_reference(tail, temperature, chunk):
     assert T % 5 and (T - 2) % 5  # the last chunk is short, ignored rows counted or not
     assert_equal(make_case(), tail=tail, temperature=temperature, chunk=chunk)
 
@@ -50,7 +50,7 @@ def test_a_student_whose_own_tail_vanishes(tail, temperature):
     kept, ids = (logits / temperature).softmax(-1).topk(K)
     q = kept * ((1 - case.targets.tail_mass) / kept.sum(-1))[:, None]
     case = case._replace(targets=case.targets._replace(ids=ids, weights=q, valid=torch.ones_like(ids, dtype=torch.bool)))
-    assert 0 < chunked(case, temperature=temperature).student_tail_mass < 1e-2
+    assert 0 < fused(case, temperature=temperature).student_tail_mass < 1e-2
     assert_equal(case, tail=tail, temperature=temperature, within=1e-11)
 
 
@@ -58,7 +58,7 @@ def test_a_student_whose_own_tail_vanishes(tail, temperature):
 def test_tokens_divides_sums(tail):
     case = make_case()
     counted = int((case.labels != IGNORE_INDEX).sum())
-    mean, sums = chunked(case, tail=tail), chunked(case, tail=tail, tokens=1.0)
+    mean, sums = fused(case, tail=tail), fused(case, tail=tail, tokens=1.0)
     assert all(torch.isclose(a * counted, b, rtol=EXACT) for a, b in zip(mean, sums, strict=True))
 
 
@@ -67,7 +67,7 @@ def test_tokens_divides_sums(tail):
 def test_all_rows_ignored_is_zero_with_zero_gradients(tail, temperature):
     case = make_case()
     case = case._replace(labels=torch.full_like(case.labels, IGNORE_INDEX))
-    for loss in (chunked, reference):
+    for loss in (fused, reference):
         value = loss(case, tail=tail, temperature=temperature)
         assert all(part == 0 for part in value)
         assert all(not grad.any() for grad in gradients(case, value.loss))
@@ -84,8 +84,8 @@ def test_ignored_rows_and_padding_columns_change_nothing(tail):
     wide = [torch.cat([part, padding.to(part.dtype)], -1) for part in (ids, weights, valid)]
     wider = case._replace(targets=case.targets._replace(ids=wide[0], weights=wide[1], valid=wide[2]))
     for other in (alone, wider):
-        assert all(torch.isclose(a, b, rtol=EXACT) for a, b in zip(chunked(case, tail=tail), chunked(other, tail=tail), strict=True))
-    grads = [gradients(case, chunked(c, tail=tail).loss) for c in (case, alone, wider)]
+        assert all(torch.isclose(a, b, rtol=EXACT) for a, b in zip(fused(case, tail=tail), fused(other, tail=tail), strict=True))
+    grads = [gradients(case, fused(c, tail=tail).loss) for c in (case, alone, wider)]
     assert all(distance(a, b) < EXACT for grad in grads[1:] for a, b in zip(grad, grads[0], strict=True))
     assert not grads[0][0][~counted].any()
 
@@ -106,8 +106,8 @@ def test_gradcheck(tail, temperature):
 def test_without_a_gradient_the_values_are_the_same(tail, temperature):
     case = make_case()
     with torch.no_grad():
-        quiet = chunked(case, tail=tail, temperature=temperature)
-    loud = chunked(case, tail=tail, temperature=temperature)
+        quiet = fused(case, tail=tail, temperature=temperature)
+    loud = fused(case, tail=tail, temperature=temperature)
     assert all(torch.equal(a, b) for a, b in zip(quiet, loud, strict=True))
     assert not quiet.loss.requires_grad and loud.loss.requires_grad
     assert not any(part.requires_grad for part in loud[1:])
@@ -124,7 +124,7 @@ def test_float32_with_a_tail_of_1e_10_against_float64(tail, temperature):
     kept = exact.targets.weights / exact.targets.weights.masked_fill(~exact.targets.valid, 0).sum(-1, keepdim=True) * (1 - 1e-10)
     case = case._replace(targets=exact.targets._replace(weights=kept.float(), tail_mass=mass))
     exact = Case(case.hidden.detach().double().requires_grad_(), case.weight.detach().double().requires_grad_(), case.labels, case.targets)
-    mine, theirs = chunked(case, tail=tail, temperature=temperature), reference(exact, tail=tail, temperature=temperature)
+    mine, theirs = fused(case, tail=tail, temperature=temperature), reference(exact, tail=tail, temperature=temperature)
     assert mine.loss.dtype == torch.float32
     assert all(torch.isclose(a.double(), b.double(), rtol=1e-5) for a, b in zip(mine, theirs, strict=True))
     for grad, expected in zip(gradients(case, mine.loss), gradients(exact, theirs.loss), strict=True):
@@ -151,7 +151,7 @@ def test_a_float32_students_tail_of_1e_11_keeps_its_precision(temperature):
 @MODES
 def test_bfloat16_runs_with_a_float32_loss(tail):
     case, exact = make_case(dtype=torch.bfloat16), make_case()
-    value = chunked(case, tail=tail)
+    value = fused(case, tail=tail)
     d_hidden, d_weight = gradients(case, value.loss)
     assert value.loss.dtype == torch.float32
     assert d_hidden.dtype == torch.bfloat16 and d_weight.dtype == torch.bfloat16
@@ -181,7 +181,7 @@ class LargestTensor(TorchDispatchMode):
 def largest(chunk: int, tail: str, temperature: float) -> int:
     case = make_case(rows=200, vocabulary=150)
     with LargestTensor() as seen:
-        gradients(case, chunked(case, chunk=chunk, tail=tail, temperature=temperature).loss)
+        gradients(case, fused(case, chunk=chunk, tail=tail, temperature=temperature).loss)
     return seen.elements
 
 

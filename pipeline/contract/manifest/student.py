@@ -64,6 +64,9 @@ class StudentManifest(Strict):
     eval_interval: PositiveInt = Field(2000, description="optimizer steps between evaluations; also at step 0 and at each phase's end")
     checkpoint_interval: PositiveInt = 1000
     keep_checkpoints: PositiveInt = 2
+    probe_documents: NonNegativeInt = Field(8, description="validation documents evaluated at steps 0, 4, 8, 16, ... of a phase; 0: none")
+    gradient_norms_interval: NonNegativeInt = Field(100, description="optimizer steps between gradient norms by block; 0: none")
+    snapshot_interval: NonNegativeInt = Field(0, description="optimizer steps between weights kept for diagnostics; 0: phase ends only")
 
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
     zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")

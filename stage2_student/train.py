@@ -25,6 +25,7 @@ from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
 from stage2_student.model.parameters import part_of
+from stage2_student.model.student import BlockStackForCausalLM
 from stage2_student.phase_models import phase_model, save_phase, save_student
 from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import record_start
@@ -152,10 +153,7 @@ class _Run:
         self.processes.barrier()
 
     def _phase(self, phase: Phase, resume: "_Resume | None") -> None:
-        model = phase_model(self.job, phase)
-        if self.settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        engine = StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
+        engine = self.open_engine(phase_model(self.job, phase), phase)
         done = 0
         if resume and resume.folder and resume.position:
             self.checkpoints.restore(resume.folder, resume.position, engine)
@@ -166,8 +164,14 @@ class _Run:
             stopping = self._step(engine, phase, phase_step, batches)
             self._after_step(engine, phase, phase_step + 1, stopping)
         save_phase(self.job, phase, engine, self._append_cost(phase))
-        del model  # else its weights outlive the engine
         engine.close()
+
+    def open_engine(self, model: BlockStackForCausalLM, phase: Phase) -> StudentEngine:
+        """An engine that trains of `model` what the phase says."""
+        if self.settings.gradient_checkpointing:
+            # non-reentrant: a frozen prefix has no input that needs a gradient, and is not recomputed
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        return StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
 
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""

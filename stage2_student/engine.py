@@ -72,6 +72,13 @@ class Processes:
             self._comm.all_reduce(values)
         return values
 
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        values = [value]
+        if self.world_size > 1:
+            torch.distributed.broadcast_object_list(values, device=self.device)
+        return values[0]
+
     def barrier(self) -> None:
         if self.world_size > 1:
             self._comm.barrier()
@@ -120,7 +127,10 @@ class StudentEngine:
         )
         self._linear = torch.nn.functional.linear  # ZeRO 3 puts its own there, for the whole process
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=cast(Any, model).to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config(model.config.hidden_size)
+            model=cast(Any, model).to(processes.device),
+            model_parameters=trained,
+            optimizer=optimizer,
+            config=self._config(model.config.hidden_size),
         )
         self._set_masters(masters)
         keeps = processes.rank == 0
@@ -250,12 +260,13 @@ class StudentEngine:
         """Write model, optimizer and `client_state`. Every rank calls it."""
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=client_state, save_latest=False)
 
-    def load(self, folder: Path) -> dict[str, Any]:
-        """Read what `save` wrote under the same world size and ZeRO stage; return its client state.
+    def load(self, folder: Path, *, universal: bool = False) -> dict[str, Any]:
+        """Read what `save` wrote under the same ZeRO stage and world size, or any if it was made `universal`; return its client state.
 
         Raises:
             RunError: when DeepSpeed cannot read it.
         """
+        self.engine._config.load_universal_checkpoint = universal
         try:
             path, client_state = self.engine.load_checkpoint(str(folder), tag="engine")
         except Exception as error:  # torch and DeepSpeed raise many kinds for a damaged file

@@ -20,7 +20,12 @@ class Engine(NamedTuple):
 
 
 _PRECISIONS: dict[int, tuple[Precision, ...]] = {0: ("float32",), **dict.fromkeys((1, 2, 3), ("float32", "bfloat16"))}
-_OFFLOADS: dict[int, tuple[Offload, ...]] = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer"), 3: ("none", "optimizer", "all")}
+_OFFLOADS: dict[int, tuple[Offload, ...]] = {
+    0: ("none",),
+    1: ("none", "optimizer"),
+    2: ("none", "optimizer"),
+    3: ("none", "optimizer", "all"),
+}
 
 SUPPORTED = [
     Engine(zero, precision, offload) for zero, precisions in _PRECISIONS.items() for precision in precisions for offload in _OFFLOADS[zero]

@@ -10,7 +10,7 @@ import torch
 from runs import job
 
 from stage2_student.batches import MicroBatches
-from stage2_student.curriculum import is_trained, phases
+from stage2_student.curriculum import phases
 from stage2_student.engine import Processes, StudentEngine
 from stage2_student.job import StudentJob
 from stage2_student.micro_batches import plan_step
@@ -53,7 +53,7 @@ def open_engine(chosen: StudentJob) -> tuple[_Run, StudentEngine]:
     return run, run.open_engine(first_model(chosen, phase.active_blocks), phase)
 
 
-def one_step(run: _Run, engine: StudentEngine, indices: list[int], budget: int) -> Gradients:
+def one_step(run: _Run, engine: StudentEngine, indices: list[int], budget: int, rate: float = 0.0) -> Gradients:
     """Gradients by name before the optimizer, the norm that the step reports, the step's summed loss parts."""
     lengths = [int(run.documents.input_tokens[index]) for index in indices]
     plan = plan_step(lengths, run.processes.world_size, budget)[run.processes.rank]
@@ -62,7 +62,7 @@ def one_step(run: _Run, engine: StudentEngine, indices: list[int], budget: int) 
     sums = run._accumulate(engine, batches, len(plan), sum(lengths) - len(lengths))
     found = engine.gradients()
     found["sums"] = run.processes.sum(sums)
-    found["norm"] = torch.tensor(engine.step(0.0))
+    found["norm"] = torch.tensor(engine.step(rate))
     return found
 
 

@@ -3,12 +3,19 @@
 import sys
 from pathlib import Path
 
+import gradient_worker
+import reshaped_states
+import support_runs
 import torch
-from gradient_worker import all_cases
 
 
 def main(root: Path, out: Path) -> None:
-    found = {"gradients": all_cases(root)}
+    found = {
+        "root": root,
+        "gradients": gradient_worker.all_cases(root),
+        "lines": support_runs.all_lines(root),
+        "states": reshaped_states.save_states(root),
+    }
     if torch.distributed.get_rank() == 0:
         torch.save(found, out)
 

@@ -51,6 +51,8 @@ class StudentManifest(Strict):
     weight_decay: NonNegativeFloat = 0.0
     gradient_clip: PositiveFloat = Field(0.5, description="global L2 norm")
 
+    nonfinite_limit: NonNegativeInt = Field(3, description="steps of a run whose gradient may not be finite; they are passed over")
+
     alpha: NonNegativeFloat = Field(0.7, description="weight of the distillation term")
     gamma: NonNegativeFloat = Field(0.3, description="weight of the cross-entropy term")
     temperature: PositiveFloat = 1.0
@@ -63,13 +65,17 @@ class StudentManifest(Strict):
 
     eval_interval: PositiveInt = Field(2000, description="optimizer steps between evaluations; also at step 0 and at each phase's end")
     checkpoint_interval: PositiveInt = 1000
-    keep_checkpoints: PositiveInt = 2
+    keep_checkpoints: PositiveInt = Field(2, description="the newest that stay while the run goes on")
+    keep_phase_ends: bool = Field(False, description="also keep model and optimizer at each phase's end, for good")
     probe_documents: NonNegativeInt = Field(8, description="validation documents evaluated at steps 0, 4, 8, 16, ... of a phase; 0: none")
     gradient_norms_interval: NonNegativeInt = Field(100, description="optimizer steps between gradient norms by block; 0: none")
     snapshot_interval: NonNegativeInt = Field(0, description="optimizer steps between weights kept for diagnostics; 0: phase ends only")
 
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
-    zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")
+    zero: Literal[0, 1, 2, 3] = Field(1, description="DeepSpeed ZeRO stage")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none", description="what the host's memory holds: optimizer state and masters, or the weights too (zero=3)"
+    )
     gradient_checkpointing: bool = True
     loss_kernels: Literal["auto", "eager", "compiled", "triton"] = Field(
         "auto", description="the loss's passes over the vocabulary; auto: by torch.compile where a micro-batch is large"
@@ -83,13 +89,6 @@ class StudentManifest(Strict):
     def _placement(cls, value: Any) -> Any:
         if isinstance(value, list) or (isinstance(value, str) and (value == "auto" or "," in value)):
             raise NotThereYet(f"norm={value}: this version takes one placement for all phases; use 'pre' or 'post'")
-        return value
-
-    @field_validator("zero", mode="before")
-    @classmethod
-    def _stages(cls, value: Any) -> Any:
-        if value == 3:
-            raise NotThereYet("zero=3: this version trains with ZeRO 0, 1 and 2; use --zero 2")
         return value
 
     @property

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,19 @@ def record_start(job: StudentJob, processes: int) -> None:
     job.record.write("config", job.config())
     starts = job.record.read("provenance") or []
     job.record.write("provenance", [*starts, _start(processes)])
+
+
+def record_shared(job: StudentJob, runs: Sequence[str]) -> None:
+    """Note that the first phases are those of `runs`, one each; for the one process that writes the folder."""
+    job.record.write("config", job.config())
+    entries = [entry for entry in job.record.read("provenance") or [] if "shared_phases" not in entry]
+    job.record.write("provenance", [*entries, {"shared_phases": list(runs)}])
+
+
+def shared_phases(job: StudentJob) -> list[str]:
+    """The runs that trained the first phases of `job`."""
+    entries = job.record.read("provenance") or []
+    return next((entry["shared_phases"] for entry in entries if "shared_phases" in entry), [])
 
 
 def _start(processes: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from stage2_student.evaluate import teacher_ce
 from stage2_student.job import StudentJob
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import count_parameters
+from stage2_student.provenance import shared_phases
 
 
 def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, order: DocumentOrder, phases: list[Phase]) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, or
         "tokens_unique": unique_tokens(job, documents, order, phases),
         "active_layer_tokens": sum(m["tokens"] * m["growth/active_layers"] for m in seen),
         "optimizer_steps": len(seen),
+        "shared_phases": shared_phases(job),
         "parameters": count_parameters(BlockStackConfig.from_pretrained(job.record.phase(phases[-1].index)))["total"],
     }
 

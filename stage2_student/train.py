@@ -17,8 +17,7 @@ from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
 from stage2_student.batches import MicroBatch, MicroBatches, loader_workers, read_ahead
 from stage2_student.checkpoint import Checkpoints, Position
-from stage2_student.curriculum import Phase, check_documents, is_trained, phases
-from stage2_student.data_order import DocumentOrder
+from stage2_student.curriculum import Phase, check_documents, document_order, is_trained, phases
 from stage2_student.engine import Processes, StudentEngine, resolve_precision
 from stage2_student.evaluate import evaluate
 from stage2_student.job import StudentJob
@@ -87,7 +86,7 @@ class _Run:
         self.validation = LogitCache.open(job.cache, "validation")
         self._check()
         sizes = [shard.documents for shard in self.documents.record.shards]
-        self.order = DocumentOrder(sizes, job.documents, self.settings.seed, self.settings.order)
+        self.order = document_order(self.settings, sizes, job.documents)
         self.phases = phases(self.settings)
         self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
         self.stop = StopRequest()
@@ -307,8 +306,8 @@ class _Run:
             self.probed.add((phase.index, phase_step))
 
     def _append_cost(self, phase: Phase) -> float | None:
-        """J0: validation CE just after appending minus just before, no update between."""
-        if phase.index == 0:
+        """J0: validation CE just after appending minus just before, no update between; None where nothing was appended."""
+        if not phase.appends:
             return None
         before = self.evaluations[phase.index - 1, self.phases[phase.index - 1].steps]
         return self.evaluations[phase.index, 0]["val/ce"] - before["val/ce"]

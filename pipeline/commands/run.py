@@ -8,7 +8,7 @@ from pipeline.commands.cache_teacher import run_capture
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
 from pipeline.contract.atomic_io import write_text
-from pipeline.contract.errors import RunError
+from pipeline.contract.errors import ManifestError, RunError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.find import load_experiment
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
@@ -37,9 +37,17 @@ def run(
 
 
 def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) -> Workflow:
-    """Bind an experiment to the command line."""
+    """Bind an experiment to the command line.
+
+    Raises:
+        ManifestError: among others, the experiment's `set` holds what is no setting of a shard.
+    """
+    manifest = load_experiment(experiment)
+    of_shard, others = split_by_owner(manifest.set)
+    if others:
+        raise ManifestError(f"{manifest.name}: set {next(iter(others))} is a student's setting; write it under `student:`")
     shard, student = split_by_owner(read_overrides(overrides or []))
-    return Workflow(load_experiment(experiment), ArtifactRoot.resolve(root), shard, student)
+    return Workflow(manifest, ArtifactRoot.resolve(root), of_shard | shard, student)
 
 
 def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any], str]:
@@ -48,8 +56,7 @@ def run_workflow(workflow: Workflow, devices: int | None) -> tuple[dict[str, Any
     for stage in stages:
         log.print(f"{stage.name}: {stage.state} ({stage.reason})")
     teacher_passes = _capture(workflow, stages[0])
-    for stage, (name, _), layer in zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True):
-        _student(workflow, stage, name, layer, devices)
+    _train_students(workflow, devices)
     report = write_report(workflow)
     results = [folder.read("result") for folder in workflow.runs()]
     summary = {
@@ -70,15 +77,33 @@ def _capture(workflow: Workflow, stage: Stage) -> int:
     return int(summary["shards_written"] > 0)
 
 
-def _student(workflow: Workflow, stage: Stage, name: str, layer: dict[str, Any], devices: int | None) -> None:
-    if stage.state == "current":
-        return
+def _train_students(workflow: Workflow, devices: int | None) -> None:
+    """Train what is not current, a phase that several runs have in common once."""
+    from stage2_student.shared_phases import adopt, donors, turns
+
+    jobs = student_jobs(workflow)
+    shared = dict(zip((job.run for job in jobs), donors(jobs), strict=True))
+    wanted = {job.run for job, stage in zip(jobs, workflow.stages()[1:-1], strict=True) if _has_to_run(workflow, stage, job.run)}
+    for job in (job for turn in turns(jobs) for job in turn if job.run in wanted):
+        adopt(job, shared[job.run])
+        run_student(job, devices)
+
+
+def student_jobs(workflow: Workflow) -> list[Any]:
+    """Every student of an experiment, bound to its cache."""
+    named = zip(workflow.students(), workflow.layers(), strict=True)
+    shard, overrides = workflow.experiment.shard, workflow.shard_overrides
+    return [student_job(shard, workflow.root, overrides, [layer, {"name": name}]) for (name, _), layer in named]
+
+
+def _has_to_run(workflow: Workflow, stage: Stage, name: str) -> bool:
+    """Whether a student is not there; an earlier one with other settings is out of the way afterwards."""
     if stage.state == "stale":
         from stage2_student.job import set_aside
 
         kept = set_aside(workflow.root.run(name))
         log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {kept}")
-    run_student(student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}]), devices)
+    return stage.state != "current"
 
 
 def write_report(workflow: Workflow) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
 from pipeline.report import tables
+from pipeline.report.controls import mark_controls
 from pipeline.report.grid import Table, csv_text, markdown
 from pipeline.report.notes import mixed_inputs, problems
 from pipeline.report.page import Contents, facts, render_page
@@ -41,14 +42,14 @@ def build_report(
     """
     from pipeline.report.figures import drawings
 
-    read = read_runs(runs)
+    read = mark_controls(read_runs(runs))
     contents = Contents(
         name=name,
         about=about,
         notes=mixed_inputs(read),
         problems=problems(read),
         tables=_tables(read, paper or load_paper(), caveat),
-        drawings=drawings(read),
+        drawings=drawings([run for run in read if not run.control]),
         runs=read,
     )
     page = _write(contents, out)
@@ -59,6 +60,7 @@ def _tables(runs: Sequence[Run], paper: Paper, caveat: str) -> list[Table]:
     built = [
         tables.validation_ce(runs, paper),
         tables.single_block(runs, paper),
+        tables.joint_controls(runs, paper),
         tables.freeze_penalty(runs, paper),
         tables.per_phase(runs),
         tables.budgets(runs, paper),

@@ -27,20 +27,24 @@ class PaperBudget:
 
 @dataclass(frozen=True)
 class Paper:
-    """Published values; CE and KD in nats a target token, `delta` is post - pre."""
+    """Published values; CE and KD in nats a target token, `delta` is post - pre.
+
+    `joint_controls`: which of grow's budgets each matches, and its CE.
+    """
 
     table_1: Mapping[str, Mapping[str, float]]
     interaction: float
     single_block: Mapping[str, Mapping[str, float]]
     freeze: Mapping[str, Mapping[str, float]]
     freeze_penalty: float
+    joint_controls: tuple[tuple[str, float], ...]
     budgets: tuple[PaperBudget, ...]
     parameters: float
 
 
 @cache
 def load_paper(path: Path | None = None) -> Paper:
-    """The paper's tables 1, 2, A2 and A3 and its parameter count; `path` swaps the packaged data file.
+    """The paper's tables 1, 2, 3, A2 and A3 and its parameter count; `path` swaps the packaged data file.
 
     Raises:
         PipelineError: when the file is not TOML or lacks a table.
@@ -60,6 +64,7 @@ def _paper(data: Mapping[str, Any]) -> Paper:
         single_block=data["table_2_single_block"],
         freeze={curriculum: freeze[curriculum] for curriculum in ("grow", "freeze")},
         freeze_penalty=freeze["penalty"],
+        joint_controls=tuple((row["matches"], row["ce"]) for row in data["table_3_post_joint_controls"].values()),
         budgets=tuple(_budget(name, row) for name, row in data["table_a2_budgets"].items()),
         parameters=data["run"]["parameters_total_stated"],
     )

@@ -90,6 +90,31 @@ def single_block(runs: Sequence[Run], paper: Paper) -> Table:
     return Table("table-2", "Table 2. A single block", (*columns, Column("seeds", "d")), tuple(rows), notes)
 
 
+def joint_controls(runs: Sequence[Run], paper: Paper) -> Table | None:
+    """Table 3: phase ends of joint runs on fresh documents, only where there are such; each matches grow in another budget."""
+    members = [
+        run for run in runs if run.curriculum == "joint" and run.expected_phases > 1 and run.config["settings"].get("data") == "fresh"
+    ]
+    if not members:
+        return None
+    columns = (
+        *(Column("run"), Column("steps", ",d"), Column("matches of grow"), Column("CE", ".4f")),
+        *(Column("CE, post-norm, paper", ".4f", paper=True), Column("grow's CE", ".4f")),
+    )
+    rows = []
+    for run in members:
+        for index, (matches, published) in enumerate(paper.joint_controls[: run.expected_phases]):
+            phase = run.phase(index)
+            steps, ce = (phase.steps, _shown(phase, "ce")) if phase else (None, run.problem_kind)
+            grown = seed_mean(runs, "grow", run.norm).shown
+            rows.append((run.label, steps and steps * (index + 1), matches, ce, published if run.norm == "post" else None, grown))
+    notes = (
+        "Joint training of all blocks on fresh documents, a new optimizer and schedule each phase: one run, evaluated at the end of each.",
+        "Budgets match where grow's depths are 1 to 3 blocks in three equal phases; table A2 has them as counted.",
+    )
+    return Table("table-3", "Table 3. Joint training for longer", columns, tuple(rows), notes)
+
+
 def freeze_penalty(runs: Sequence[Run], paper: Paper) -> Table | None:
     """Table A3, only where there are freeze runs; penalty = CE(freeze) - CE(grow)."""
     if not any(run.curriculum == "freeze" for run in runs):
@@ -135,18 +160,17 @@ def _shown(phase: Phase, name: str) -> Cell:
 
 def budgets(runs: Sequence[Run], paper: Paper) -> Table:
     """Table A2, measured: what each run was given; the paper's rows below."""
-    counts = [Column(f"{what} tokens", ",.0f") for what in ("total", "unique", "active-layer")]
+    counts = [Column(name, ",.0f") for name in ("total tokens", "unique tokens", "active-layer tokens", "optimizer steps")]
     columns = (Column("run"), Column("phases", "d"), Column("active layers"), *counts)
-    keys = ("tokens_total", "tokens_unique", "active_layer_tokens")
+    keys = ("tokens_total", "tokens_unique", "active_layer_tokens", "optimizer_steps")
     rows: list[tuple[Cell, ...]] = []
     for run in runs:
         layers = ", ".join(str(phase.active_layers) for phase in run.phases)
         rows.append((run.label, len(run.phases) or run.problem_kind, layers, *(_recorded(run, key) for key in keys)))
     for row in paper.budgets:
         layers = ", ".join(map(str, row.layers))
-        rows.append(
-            (f"paper: {row.name}", row.phases, layers, row.total_tokens, row.unique_tokens, row.total_tokens / row.phases * sum(row.layers))
-        )
+        active = row.total_tokens / row.phases * sum(row.layers)
+        rows.append((f"paper: {row.name}", row.phases, layers, row.total_tokens, row.unique_tokens, active, None))
     notes = (
         "Target tokens, counted in training; active-layer tokens = sum over steps of target tokens x active layers.",
         "The paper's active-layer tokens are worked out here from its other columns, phases taken as equally long.",

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,12 +24,14 @@ from stage2_student.evaluate import evaluate
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
+from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import part_of
 from stage2_student.phase_models import phase_model, save_phase, save_student
 from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import record_start
 from stage2_student.result import summarize
 from stage2_student.schedule import learning_rate
+from stage2_student.telemetry import StepClock, Telemetry
 
 OnRecord = Callable[[Metrics], None]
 
@@ -91,6 +94,7 @@ class _Run:
         self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
         self.stop = StopRequest()
         self.steps_executed = 0
+        self.clock = StepClock()
         self.evaluations: dict[tuple[int, int], Metrics] = {}
         self.probed: set[tuple[int, int]] = set()
 
@@ -160,6 +164,7 @@ class _Run:
             self.checkpoints.restore(resume.folder, resume.position, engine)
             done = resume.position.phase_step
         self._evaluate(engine, phase, done)
+        self.telemetry = self._telemetry(engine, phase)
         batches = self._batches(engine, phase, done)
         for phase_step in range(done, phase.steps):
             stopping = self._step(engine, phase, phase_step, batches)
@@ -168,6 +173,12 @@ class _Run:
         del model  # else its weights outlive the engine
         engine.close()
 
+    def _telemetry(self, engine: StudentEngine, phase: Phase) -> Telemetry:
+        trained = partial(is_trained, phase=phase, settings=self.settings)
+        config = cast(BlockStackConfig, engine.model.config)
+        clipped = [m["optim/clipped"] for m in self.job.record.metrics() if m["kind"] == "train" and m["phase"] == phase.index]
+        return Telemetry(config, trained, self.processes.device, engine.dtype, self.processes.world_size, clipped)
+
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""
         self._evaluate(engine, phase, phase_step)
@@ -175,7 +186,8 @@ class _Run:
             save_student(self.job.record.snapshots / f"step-{phase.first_step + phase_step:08d}", phase, engine, self._append_cost(phase))
         if stopping or phase_step % self.settings.checkpoint_interval == 0:
             position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
-            self.checkpoints.save(engine, position, phase.first_step + phase_step)
+            with self.clock("checkpoint"):
+                self.checkpoints.save(engine, position, phase.first_step + phase_step)
         if stopping:
             total = sum(each.steps for each in self.phases)
             raise Interrupted(
@@ -188,7 +200,11 @@ class _Run:
         size = self.settings.global_batch_size
         indices = self.order.at(phase.first_position + phase_step * size, size).tolist()
         lengths = [int(self.documents.input_tokens[index]) for index in indices]
-        return indices, lengths, plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
+        return indices, lengths, self._cut(lengths)
+
+    def _cut(self, lengths: list[int]) -> Plan:
+        s = self.settings
+        return plan_step(lengths, self.processes.world_size, s.micro_batch_tokens, s.micro_batch_overhead)
 
     def _batches(self, engine: StudentEngine, phase: Phase, first: int) -> Iterator[MicroBatch]:
         """This rank's micro-batches from an update on to the end of the phase."""
@@ -203,15 +219,17 @@ class _Run:
 
     def _step(self, engine: StudentEngine, phase: Phase, phase_step: int, batches: Iterator[MicroBatch]) -> bool:
         """One update on `global_batch_size` documents; returns whether any process was told to stop."""
-        started = time.monotonic()
+        self.clock.start()
         indices, lengths, plan = self._plan(phase, phase_step)
         tokens = max(1, sum(lengths) - len(lengths))
         sums = self._accumulate(engine, batches, len(plan[self.processes.rank]), tokens)
-        loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
+        with self.clock("compute"):  # a device catches up here, and so do other ranks
+            loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
         self._require_finite(loss, phase, phase_step, indices)
         rate = learning_rate(phase_step, self.settings)
         norms = self._gradient_norms(engine, phase_step)
-        norm = engine.step(rate)
+        with self.clock("update"):
+            norm = engine.step(rate)
         self._require_finite(norm, phase, phase_step, indices)
         self.steps_executed += 1
         self._record(
@@ -226,10 +244,9 @@ class _Run:
                 "train/student_tail_mass": student_tail,
                 "optim/lr": rate,
                 "optim/grad_norm": norm,
-                "optim/clipped": norm > self.settings.gradient_clip,
                 **norms,
                 "growth/active_layers": phase.active_layers,
-                "perf/tokens_per_second": tokens / (time.monotonic() - started),
+                **self.telemetry.of_update(self.clock.stop(), lengths, tokens, clipped=norm > self.settings.gradient_clip),
                 "perf/padding_efficiency": padding_efficiency(lengths, plan),
                 "tokens": tokens,
             },
@@ -250,9 +267,12 @@ class _Run:
         """
         sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
         for number in range(count):
-            loss = self._loss(engine, next(batches).to(self.processes.device), tokens)
-            engine.backward(loss.loss, last=number == count - 1)
-            sums[:5] += torch.stack([part.detach().double() for part in loss])
+            with self.clock("load"):
+                batch = next(batches)
+            with self.clock("compute"):
+                loss = self._loss(engine, batch.to(self.processes.device), tokens)
+                engine.backward(loss.loss, last=number == count - 1)
+                sums[:5] += torch.stack([part.detach().double() for part in loss])
         sums[5] = float(self.stop.received != 0)
         return sums
 
@@ -287,7 +307,8 @@ class _Run:
         if phase_step != phase.steps and phase_step % self.settings.eval_interval:
             return
         if (phase.index, phase_step) not in self.evaluations:
-            values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
+            with self.clock("evaluate"):
+                values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
             if not math.isfinite(values["val/ce"]):
                 raise RunError(
                     f"{self.job.run}: validation loss is {values['val/ce']} at step {phase.first_step + phase_step}; "

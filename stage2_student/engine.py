@@ -1,10 +1,11 @@
-"""DeepSpeed, in this file alone: processes, ZeRO 0 to 2, float32 masters and accumulation, one engine a phase.
+"""DeepSpeed, in this file alone: processes, ZeRO 0 to 3, float32 masters and accumulation, one engine a phase.
 
 A structural change or another set of trained parameters is never made on a live engine (ZeRO 1 and 2 error, ZeRO 3
 silently trains nothing): a phase takes the float32 weights out and a new engine takes them in.
 """
 
 import gc
+import math
 import os
 import socket
 import warnings
@@ -16,10 +17,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pipeline.contract.errors import NotThereYet, RunError
+from pipeline.contract.errors import RunError
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.process import prepare_cpu_process
 from stage2_student.model.student import BlockStackForCausalLM
+from stage2_student.support import Engine, require_supported
 
 State = dict[str, Tensor]
 
@@ -28,20 +30,20 @@ ALONE = "PIPELINE_PROCESS_ALONE"
 
 INIT_TIMEOUT = timedelta(minutes=10)
 
+PERSISTENT_VECTORS = 10
+"""ZeRO 3 keeps parameters of up to so many times `hidden_size` elements whole: norms and biases, not worth a gather."""
+
 
 def resolve_precision(settings: StudentManifest) -> torch.dtype:
     """The dtype of weights and activations; masters and accumulation are float32 always.
 
     Raises:
-        NotThereYet: bfloat16 under ZeRO 0, where DeepSpeed's wrapper accumulates in bfloat16.
+        RunError: it does not go with the ZeRO stage and offload.
     """
     name = settings.precision
     if name == "auto":
         name = "bfloat16" if torch.cuda.is_available() else "float32"
-    if name == "bfloat16" and settings.zero == 0:
-        raise NotThereYet(
-            "zero=0 with bfloat16: DeepSpeed 0.19 accumulates gradients in bfloat16 there; use --zero 1 or --set precision=float32"
-        )
+    require_supported(Engine(settings.zero, name, settings.offload))
     return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
@@ -69,6 +71,13 @@ class Processes:
         if self.world_size > 1:
             self._comm.all_reduce(values)
         return values
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        values = [value]
+        if self.world_size > 1:
+            torch.distributed.broadcast_object_list(values, device=self.device)
+        return values[0]
 
     def barrier(self) -> None:
         if self.world_size > 1:
@@ -114,25 +123,42 @@ class StudentEngine:
             betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_epsilon,
             weight_decay=settings.weight_decay,
+            fused=settings.offload != "none",  # on the host's cores; DeepSpeed's own would be compiled first
         )
+        self._linear = torch.nn.functional.linear  # ZeRO 3 puts its own there, for the whole process
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=cast(Any, model).to(processes.device), model_parameters=trained, optimizer=optimizer, config=self._config()
+            model=cast(Any, model).to(processes.device),
+            model_parameters=trained,
+            optimizer=optimizer,
+            config=self._config(model.config.hidden_size),
         )
         self._set_masters(masters)
         keeps = processes.rank == 0
         self.frozen: State = {name: tensor for name, tensor in masters.items() if keeps and not is_trained(name)}
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self, hidden_size: int) -> dict[str, Any]:
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,  # the loop owns micro-batches and their weights
             "gradient_accumulation_steps": 1,
             "gradient_clipping": self.settings.gradient_clip,
-            "zero_optimization": {"stage": self.settings.zero},
+            "zero_optimization": self._zero_config(hidden_size),
             "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
             "steps_per_print": 2**31,
         }
         if self.dtype == torch.bfloat16:
             config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        return config
+
+    def _zero_config(self, hidden_size: int) -> dict[str, Any]:
+        host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        config: dict[str, Any] = {"stage": self.settings.zero}
+        if self.settings.zero == 3:
+            config["stage3_param_persistence_threshold"] = PERSISTENT_VECTORS * hidden_size
+        if self.settings.offload != "none":
+            config["offload_optimizer"] = host
+        if self.settings.offload == "all":
+            config["offload_param"] = host
         return config
 
     @property
@@ -159,6 +185,23 @@ class StudentEngine:
             if self.processes.rank == 0:
                 gathered[name] = full.detach().to("cpu", copy=True)
         return gathered
+
+    def weights(self) -> State:
+        """The float32 weights of the whole student under its state dict's names, on rank 0's CPU; elsewhere empty. Every rank calls it."""
+        gathered = self.masters()
+        for name, parameter in self.model.named_parameters():
+            if not parameter.requires_grad:
+                full = self._full(parameter)
+                if self.processes.rank == 0:
+                    gathered[name] = self.frozen.get(name, full.to("cpu", torch.float32, copy=True))
+        return gathered
+
+    def _full(self, parameter: torch.nn.Parameter) -> Tensor:
+        """A parameter's whole value in the engine's dtype. Every rank calls it."""
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([parameter], enabled=self.settings.zero == 3):
+            return parameter.detach().clone()
 
     def gradients(self) -> State:
         """Each trained parameter's gradient over the global batch, between the last backward and the step, before clipping."""
@@ -192,15 +235,21 @@ class StudentEngine:
         self.engine.backward(loss * self.processes.world_size, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> float:
-        """Clip, update, forget the gradients; return the gradient's global L2 norm before clipping."""
+        """Clip, update, forget the gradients; return the gradient's global L2 norm before clipping.
+
+        A norm that is not finite is returned as inf, and nothing is updated: no weight, no moment, on no rank.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        if self.settings.zero == 0:  # DeepSpeed reports none there
-            norm = torch.nn.utils.get_total_norm([parameter.grad for _, parameter in self._trained() if parameter.grad is not None])
+        if self.settings.zero == 0:  # DeepSpeed reports no norm there, and would update with a NaN
+            norm = float(torch.nn.utils.get_total_norm([p.grad for _, p in self._trained() if p.grad is not None]))
+            if not math.isfinite(norm):
+                self.engine.zero_grad()
+                return math.inf
             self.engine.step()
-            return float(norm)
+            return norm
         self.engine.step()
-        return float(self.engine.get_global_grad_norm())
+        return float(self.engine.get_global_grad_norm()) if self.engine.was_step_applied() else math.inf
 
     def optimizer_is_fresh(self) -> bool:
         """Whether no update has left any state."""
@@ -211,12 +260,13 @@ class StudentEngine:
         """Write model, optimizer and `client_state`. Every rank calls it."""
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=client_state, save_latest=False)
 
-    def load(self, folder: Path) -> dict[str, Any]:
-        """Read what `save` wrote under the same world size and ZeRO stage; return its client state.
+    def load(self, folder: Path, *, universal: bool = False) -> dict[str, Any]:
+        """Read what `save` wrote under the same ZeRO stage and world size, or any if it was made `universal`; return its client state.
 
         Raises:
             RunError: when DeepSpeed cannot read it.
         """
+        self.engine._config.load_universal_checkpoint = universal
         try:
             path, client_state = self.engine.load_checkpoint(str(folder), tag="engine")
         except Exception as error:  # torch and DeepSpeed raise many kinds for a damaged file
@@ -230,6 +280,7 @@ class StudentEngine:
     def close(self) -> None:
         """Give the memory back before the next phase's engine asks for it."""
         self.engine.destroy()
+        torch.nn.functional.linear = self._linear
         del self.engine, self.optimizer
         gc.collect()
         if torch.cuda.is_available():

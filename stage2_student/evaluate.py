@@ -40,15 +40,14 @@ def evaluate(
     processes: Processes,
     documents: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Evaluate on `documents` (default: all) of `validation`, shared out over ranks. Every rank calls it; ranks meet once, at the end."""
+    """Evaluate on `documents` (default: all) of `validation`, shared out over ranks. Every rank calls it."""
     chosen = list(range(len(validation)) if documents is None else documents)
     lengths = [int(validation.input_tokens[index]) for index in chosen]
     sums = torch.zeros(4, dtype=torch.float64)  # ce, kl, kd, tokens
     was_training = model.training
     model.eval()
     batches = MicroBatches(validation, model.config.vocab_size, settings.temperature)
-    mine = deal(lengths, processes.world_size)[processes.rank]
-    for members in greedy_cut(lengths, mine, settings.micro_batch_tokens):
+    for members in _cut(lengths, processes, settings.micro_batch_tokens):
         batch = batches[[chosen[place] for place in members]].to(processes.device)
         loss = model(
             batch.input_ids,
@@ -68,6 +67,13 @@ def evaluate(
     model.train(was_training)
     ce, kl, kd, tokens = processes.sum(sums.to(processes.device)).tolist()
     return Evaluation(ce / tokens, kl / tokens, kd / tokens, int(tokens))
+
+
+def _cut(lengths: list[int], processes: Processes, budget: int) -> list[list[int]]:
+    """This rank's batches, as places; as many as any rank has, for under ZeRO 3 every forward is a meeting of all."""
+    cuts = [greedy_cut(lengths, members, budget) for members in deal(lengths, processes.world_size)]
+    mine = cuts[processes.rank]
+    return mine + [[]] * (max(map(len, cuts)) - len(mine))
 
 
 def teacher_ce(validation: LogitCache) -> float:

@@ -16,6 +16,7 @@ from pipeline.contract.run_record import Metrics
 from stage2_student.engine import ALONE
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
+from stage2_student.provenance import record_end
 from stage2_student.trackers import TensorBoard
 from stage2_student.train import train
 
@@ -70,21 +71,23 @@ def launch(job: StudentJob, devices: int) -> dict[str, Any]:
         job.write(Path(folder) / "job.json")
         processes = _start(Path(folder), devices)
         try:
-            code = _wait(processes)
+            codes = _wait(processes)
         except KeyboardInterrupt:
             for process in processes:
                 process.terminate()
             _wait(processes)
             raise Interrupted(f"{job.run}: stopped by a signal; run the same command again to go on") from None
         errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("error-*.txt"))]
-    if code == 1:  # not the user's to mend
-        raise RuntimeError(f"{job.run}: a process failed; its traceback stands above")
     result = job.record.read("result")
-    if code or result is None:
-        raise RunError(
-            errors[0] if errors else f"{job.run}: a process ended with code {code}; its output stands above, and the same command resumes"
-        )
-    return result
+    if not any(codes) and result is not None:
+        return result
+    died = [f"process {rank} died of {signal.Signals(-code).name}" for rank, code in enumerate(codes) if code < 0]
+    if not errors and not died:  # not the user's to mend
+        raise RuntimeError(f"{job.run}: a process failed; its traceback stands above")
+    if not errors:  # what the others say is that they lost it
+        errors = [f"{job.run}: {died[0]} (SIGKILL is often a machine out of memory); run the same command again to resume"]
+    record_end(job, errors[0])
+    raise RunError(errors[0])
 
 
 def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
@@ -99,14 +102,15 @@ def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen(command, env=environment | place, stdout=sys.stderr, start_new_session=True) for place in places]
 
 
-def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Wait for all; once one has failed, end the others after a grace. The first code that is not 0, or 0."""
-    deadline = float("inf")
+def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    """Wait for all; once one has failed, end the others after a grace. Their codes, 0 for one that was ended here."""
+    deadline, ended = float("inf"), set()
     while any(process.poll() is None for process in processes):
         if deadline == float("inf") and any(process.poll() for process in processes):
             deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:
+            ended |= {process.pid for process in processes if process.poll() is None}
             for process in processes:
                 process.send_signal(signal.SIGKILL)
         time.sleep(0.1)
-    return next((process.returncode for process in processes if process.returncode), 0)
+    return [0 if process.pid in ended else process.returncode for process in processes]

@@ -93,13 +93,11 @@ def save_phase(job: StudentJob, phase: Phase, engine: StudentEngine, append_cost
 
 def save_student(folder: Path, phase: Phase, engine: StudentEngine, append_cost: float | None) -> None:
     """Write the float32 student as a Hugging Face folder that loads by itself. Every rank calls it."""
-    masters = engine.masters()
+    state = engine.weights()
     if engine.processes.rank == 0:
         config = cast(BlockStackConfig, copy.deepcopy(engine.model.config))
         if append_cost is not None:
             config.structure[-1]["j0"] = append_cost
-        kept = engine.frozen | masters
-        state = {name: kept.get(name, tensor).detach().cpu().float() for name, tensor in engine.model.state_dict().items()}
         with torch.device("meta"):
             model = BlockStackForCausalLM(config)
         model.load_state_dict(state, assign=True)

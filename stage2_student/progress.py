@@ -24,6 +24,9 @@ class StepProgress:
         elif record["kind"] == "train":
             self._step(place, record)
 
+        elif record["kind"] == "guard":
+            print(f"{place}: {record['guard']}", file=sys.stderr, flush=True)
+
     def _step(self, place: str, record: Metrics) -> None:
         rate = record["perf/tokens_per_second"]
         self.seconds, self.steps = self.seconds + record["tokens"] / rate, self.steps + 1

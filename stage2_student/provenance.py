@@ -1,41 +1,57 @@
-"""How a run was started: versions and machine, one entry a start; no path, no host name, no secret."""
+"""How a run was started and how that ended: versions and machine, one entry a start; no host name, no secret."""
 
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pipeline.contract.errors import PipelineError
+from stage2_student.engine import Processes
 from stage2_student.job import StudentJob
 
 PACKAGES = ("block-stack-distillation", "torch", "transformers", "deepspeed", "pyarrow", "numpy")
 
 
-def record_start(job: StudentJob, processes: int) -> None:
-    """Write the run's config and add an entry to its provenance; for the one process that writes the folder."""
+@contextmanager
+def recorded_start(job: StudentJob, processes: Processes, resumed_from: int) -> Iterator[None]:
+    """Write the run's config, an entry for this start, and in the end how it ended; the first process does."""
+    if processes.rank != 0:
+        yield
+        return
     job.record.write("config", job.config())
     starts = job.record.read("provenance") or []
-    job.record.write("provenance", [*starts, _start(processes)])
+    for start in starts:
+        start.setdefault("ended", "killed")  # it could not write it down itself
+    job.record.write("provenance", [*starts, _start(processes.world_size, resumed_from)])
+    try:
+        yield
+    except Exception as error:
+        record_end(job, _reason(error))
+        raise
+    record_end(job, "finished")
 
 
-def record_shared(job: StudentJob, runs: Sequence[str]) -> None:
-    """Note that the first phases are those of `runs`, one each; for the one process that writes the folder."""
-    job.record.write("config", job.config())
-    entries = [entry for entry in job.record.read("provenance") or [] if "shared_phases" not in entry]
-    job.record.write("provenance", [*entries, {"shared_phases": list(runs)}])
+def record_end(job: StudentJob, reason: str) -> None:
+    """Note how the last start ended; where even that cannot be written, the next start calls it killed."""
+    with suppress(OSError, PipelineError):
+        starts = job.record.read("provenance") or [{}]
+        starts[-1]["ended"] = reason
+        job.record.write("provenance", starts)
 
 
-def shared_phases(job: StudentJob) -> list[str]:
-    """The runs that trained the first phases of `job`."""
-    entries = job.record.read("provenance") or []
-    return next((entry["shared_phases"] for entry in entries if "shared_phases" in entry), [])
+def _reason(error: Exception) -> str:
+    line = (str(error).splitlines() or [""])[0]
+    return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"
 
 
-def _start(processes: int) -> dict[str, Any]:
+def _start(processes: int, resumed_from: int) -> dict[str, Any]:
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "resumed_from": resumed_from,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),

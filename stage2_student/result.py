@@ -9,10 +9,10 @@ from pipeline.contract.run_record import Metrics
 from stage2_student.curriculum import Phase
 from stage2_student.data_order import DocumentOrder
 from stage2_student.evaluate import teacher_ce
+from stage2_student.guard_rails import guard_counts
 from stage2_student.job import StudentJob
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import count_parameters
-from stage2_student.provenance import shared_phases
 
 
 def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, order: DocumentOrder, phases: list[Phase]) -> dict[str, Any]:
@@ -36,7 +36,9 @@ def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, or
         "tokens_unique": unique_tokens(job, documents, order, phases),
         "active_layer_tokens": sum(m["tokens"] * m["growth/active_layers"] for m in seen),
         "optimizer_steps": len(seen),
-        "shared_phases": shared_phases(job),
+        "shared_phases": job.record.read("shared_phases") or [],
+        "guards": guard_counts(metrics),
+        "starts": len(job.record.read("provenance")),
         "parameters": count_parameters(BlockStackConfig.from_pretrained(job.record.phase(phases[-1].index)))["total"],
     }
 

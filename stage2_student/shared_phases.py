@@ -15,7 +15,6 @@ from pipeline.contract.atomic_io import atomic_path, only_writer
 from pipeline.contract.hashing import hash_json
 from stage2_student.curriculum import Phase, document_order, is_trained, phases
 from stage2_student.job import StudentJob, run_identity
-from stage2_student.provenance import record_shared
 
 # settings that act through a phase's own facts: depth, documents, what is trained
 _IN_THE_PHASE = {"documents", "curriculum", "phase_blocks", "freeze", "data", "order", "train_documents"}
@@ -68,7 +67,7 @@ def adopt(job: StudentJob, donors: Sequence[StudentJob]) -> None:
     with only_writer(job.folder):
         if job.record.phases.exists() or job.record.checkpoints.exists():
             return
-        record_shared(job, [donor.run for _, donor in whole])
+        job.record.write("shared_phases", [donor.run for _, donor in whole])
         # budgets are counted from these; before the weights, which make a phase count as done
         job.record.keep_metrics(m for phase, donor in whole for m in donor.record.metrics() if m["phase"] == phase.index)
         for phase, donor in whole:

@@ -22,6 +22,9 @@ CLIP_WINDOW = 100
 """Updates of a phase over which the share of clipped ones is told."""
 
 
+UPDATE = ("load", "compute", "update")
+
+
 class StepClock:
     """Seconds of one update by part. `evaluate` and `checkpoint` lie between updates and are told with the next one."""
 
@@ -30,8 +33,10 @@ class StepClock:
         self.started = time.monotonic()
 
     def start(self) -> None:
-        """An update begins."""
+        """An update begins. What one before left that came to nothing is forgotten."""
         self.started = time.monotonic()
+        for part in UPDATE:
+            self.seconds.pop(part, None)
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:

@@ -15,20 +15,23 @@ import torch
 from pipeline.contract.atomic_io import only_writer, sweep_temporaries
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.logit_cache import LogitCache
+from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import Metrics
 from stage2_student.batches import MicroBatch, MicroBatches, loader_workers, read_ahead
 from stage2_student.checkpoint import Checkpoints, Position
 from stage2_student.curriculum import Phase, check_documents, document_order, is_trained, phases
 from stage2_student.engine import Processes, StudentEngine, resolve_precision
 from stage2_student.evaluate import evaluate
+from stage2_student.guard_rails import GuardRails, passes_ended
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import part_of
+from stage2_student.model.student import BlockStackForCausalLM
 from stage2_student.phase_models import phase_model, save_phase, save_student
 from stage2_student.probe import is_probed, probe
-from stage2_student.provenance import record_start
+from stage2_student.provenance import recorded_start
 from stage2_student.result import summarize
 from stage2_student.schedule import learning_rate
 from stage2_student.telemetry import StepClock, Telemetry
@@ -79,6 +82,10 @@ class _Resume:
     folder: Path | None = None
     position: Position | None = None
 
+    def step(self, settings: StudentManifest) -> int:
+        """Optimizer steps over all phases that need not be done again."""
+        return self.phase * settings.steps + (self.phase_step or 0)
+
 
 class _Run:
     """One run in one process."""
@@ -95,6 +102,8 @@ class _Run:
         self.stop = StopRequest()
         self.steps_executed = 0
         self.clock = StepClock()
+        self.guards = GuardRails(job.run, self.settings.nonfinite_limit, [])
+        self.skipped = False
         self.evaluations: dict[tuple[int, int], Metrics] = {}
         self.probed: set[tuple[int, int]] = set()
 
@@ -108,23 +117,27 @@ class _Run:
             )
 
     def execute(self) -> dict[str, Any]:
-        started = time.monotonic()
         with self._alone(), self.stop.listening():
             self._sweep()
-            if self.processes.rank == 0:
-                record_start(self.job, self.processes.world_size)
             resume = self._resume_point()
-            self._forget_after(resume)
-            self.evaluations = {(m["phase"], m["phase_step"]): m for m in self.job.record.metrics() if m["kind"] == "val"}
-            self.probed = {(m["phase"], m["phase_step"]) for m in self.job.record.metrics() if m["kind"] == "probe"}
-            for phase in self.phases[resume.phase :]:
-                self._phase(phase, resume if phase.index == resume.phase else None)
-            result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
-            resumed_from = resume.phase * self.settings.steps + (resume.phase_step or 0)
-            result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
-            if self.processes.rank == 0:
-                self.job.record.write("result", result)
-                self.checkpoints.discard()
+            with recorded_start(self.job, self.processes, resume.step(self.settings)):
+                return self._go_on(resume)
+
+    def _go_on(self, resume: "_Resume") -> dict[str, Any]:
+        started = time.monotonic()
+        self._forget_after(resume)
+        before = list(self.job.record.metrics())
+        self.evaluations = {(m["phase"], m["phase_step"]): m for m in before if m["kind"] == "val"}
+        self.probed = {(m["phase"], m["phase_step"]) for m in before if m["kind"] == "probe"}
+        self.guards = GuardRails(self.job.run, self.settings.nonfinite_limit, before)
+        for phase in self.phases[resume.phase :]:
+            self._phase(phase, resume if phase.index == resume.phase else None)
+        result = summarize(self.job, self.documents, self.validation, self.order, self.phases)
+        resumed_from = resume.step(self.settings)
+        result |= {"steps_executed": self.steps_executed, "resumed_from": resumed_from, "seconds": time.monotonic() - started}
+        if self.processes.rank == 0:
+            self.job.record.write("result", result)
+            self.checkpoints.discard()
         self.processes.barrier()
         return result
 
@@ -135,9 +148,8 @@ class _Run:
     def _sweep(self) -> None:
         """Remove the halves that a killed process left."""
         if self.processes.rank == 0:
-            for folder in (self.job.folder, self.job.folder / "phases", self.job.record.snapshots, self.job.record.checkpoints):
-                sweep_temporaries(folder)
-        self.processes.barrier()
+            sweep_temporaries(self.job.folder)
+        self.checkpoints.clean()
 
     def _resume_point(self) -> "_Resume":
         """Where to go on: a finished phase is a folder that exists, a started one may have a checkpoint."""
@@ -155,10 +167,7 @@ class _Run:
         self.processes.barrier()
 
     def _phase(self, phase: Phase, resume: "_Resume | None") -> None:
-        model = phase_model(self.job, phase)
-        if self.settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        engine = StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
+        engine = self.open_engine(phase_model(self.job, phase), phase)
         done = 0
         if resume and resume.folder and resume.position:
             self.checkpoints.restore(resume.folder, resume.position, engine)
@@ -169,10 +178,21 @@ class _Run:
         for phase_step in range(done, phase.steps):
             stopping = self._step(engine, phase, phase_step, batches)
             self._after_step(engine, phase, phase_step + 1, stopping)
+        if self.settings.keep_phase_ends:
+            self.checkpoints.save_phase_end(engine, self._position(engine, phase, phase.steps))
         save_phase(self.job, phase, engine, self._append_cost(phase))
-        del model  # else its weights outlive the engine
         engine.close()
 
+    def _position(self, engine: StudentEngine, phase: Phase, phase_step: int) -> Position:
+        s = self.settings
+        return Position(phase.index, phase_step, self.processes.world_size, s.zero, str(engine.dtype), s.offload)
+
+    def open_engine(self, model: BlockStackForCausalLM, phase: Phase) -> StudentEngine:
+        """An engine that trains of `model` what the phase says."""
+        if self.settings.gradient_checkpointing:
+            # non-reentrant: a frozen prefix has no input that needs a gradient, and is not recomputed
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        return StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
     def _telemetry(self, engine: StudentEngine, phase: Phase) -> Telemetry:
         trained = partial(is_trained, phase=phase, settings=self.settings)
         config = cast(BlockStackConfig, engine.model.config)
@@ -184,10 +204,9 @@ class _Run:
         self._evaluate(engine, phase, phase_step)
         if self.settings.snapshot_interval and phase_step % self.settings.snapshot_interval == 0:
             save_student(self.job.record.snapshots / f"step-{phase.first_step + phase_step:08d}", phase, engine, self._append_cost(phase))
-        if stopping or phase_step % self.settings.checkpoint_interval == 0:
-            position = Position(phase.index, phase_step, self.processes.world_size, self.settings.zero, str(engine.dtype))
+        if stopping or (phase_step % self.settings.checkpoint_interval == 0 and not self.skipped):
             with self.clock("checkpoint"):
-                self.checkpoints.save(engine, position, phase.first_step + phase_step)
+                self.checkpoints.save(engine, self._position(engine, phase, phase_step), phase.first_step + phase_step)
         if stopping:
             total = sum(each.steps for each in self.phases)
             raise Interrupted(
@@ -225,13 +244,14 @@ class _Run:
         sums = self._accumulate(engine, batches, len(plan[self.processes.rank]), tokens)
         with self.clock("compute"):  # a device catches up here, and so do other ranks
             loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
-        self._require_finite(loss, phase, phase_step, indices)
         rate = learning_rate(phase_step, self.settings)
         norms = self._gradient_norms(engine, phase_step)
         with self.clock("update"):
             norm = engine.step(rate)
-        self._require_finite(norm, phase, phase_step, indices)
         self.steps_executed += 1
+        self._watch(phase, phase_step, loss, norm, tokens, indices)
+        if not math.isfinite(norm):
+            return stopping > 0
         self._record(
             "train",
             phase,
@@ -293,13 +313,26 @@ class _Run:
             ),
         )
 
-    def _require_finite(self, value: float, phase: Phase, phase_step: int, indices: list[int]) -> None:
-        if not math.isfinite(value):
+    def _watch(self, phase: Phase, phase_step: int, loss: float, norm: float, tokens: int, indices: list[int]) -> None:
+        """Write down what the guard rails see in a step that is done.
+
+        Raises:
+            RunError: too many steps were not finite, or one moved the weights by a loss that was not.
+        """
+        step, documents = phase_step + 1, self.job.documents
+        self.skipped = not math.isfinite(norm)
+        if passes_ended(phase.first_position + phase_step * len(indices), len(indices), documents):
+            self._record("guard", phase, step, {"guard": "pass_end", "documents": documents})
+        if self.skipped:
+            self._record("guard", phase, step, self.guards.skipped(loss, tokens, indices))
+            self.guards.require_few(phase.first_step + step, indices)
+        elif not math.isfinite(loss):
             raise RunError(
-                f"{self.job.run}: loss or gradient is {value} at step {phase.first_step + phase_step + 1} "
-                f"(documents {sorted(indices)[:4]}...); "
-                "no checkpoint was touched: lower learning_rate, or start from the last checkpoint with other settings under another name"
+                f"{self.job.run}: the loss is {loss} at step {phase.first_step + step} and its gradient is finite; no checkpoint was touched: "
+                "lower learning_rate under another name"
             )
+        elif (spike := self.guards.spike(phase.index, loss)) is not None:
+            self._record("guard", phase, step, spike)
 
     def _evaluate(self, engine: StudentEngine, phase: Phase, phase_step: int) -> None:
         """Evaluate where it is due, once at each place: a resumed run neither repeats what is on record nor adds to it."""

@@ -11,6 +11,7 @@ from stage2_student.job import StudentJob
 from stage2_student.model.parameters import count_parameters
 from stage2_student.phase_models import student_config
 from stage2_student.result import unique_tokens
+from stage2_student.support import support_table
 
 
 def training_plan(job: StudentJob) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def training_plan(job: StudentJob) -> dict[str, Any]:
     Raises:
         RunError, CacheError: what training itself would refuse.
     """
-    settings, plan = job.settings, phases(job.settings)
+    settings, plan, precision = job.settings, phases(job.settings), resolve_precision(job.settings)
     documents = LogitCache.open(job.cache, "train")
     check_documents(settings, job.documents, str(job.cache))
     order = document_order(settings, [shard.documents for shard in documents.record.shards], job.documents)
@@ -35,8 +36,10 @@ def training_plan(job: StudentJob) -> dict[str, Any]:
         "active_layer_tokens": sum(count * p.active_layers for count, p in zip(tokens, plan, strict=True)),
         "optimizer_steps": sum(p.steps for p in plan),
         "parameters": _parameters(job),
-        "precision": str(resolve_precision(settings)).removeprefix("torch."),
+        "precision": str(precision).removeprefix("torch."),
         "zero": settings.zero,
+        "offload": settings.offload,
+        "supported": support_table(),
         "notes": _notes(job),
     }
 

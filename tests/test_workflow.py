@@ -137,7 +137,6 @@ def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["train", "--zero", "3"], ["zero=3", "--zero 2"]),
         (["train", "--norm", "auto"], ["norm=auto", "'pre' or 'post'"]),
         (["train", "--norm", "post,pre,post"], ["norm=post,pre,post"]),
         (["train", "--norm", "sideways"], ["norm='sideways'"]),

@@ -138,10 +138,8 @@ def _plan_text(plan: dict[str, Any]) -> str:
     lines.append(
         f"  {plan['tokens_total']:,} target tokens ({plan['tokens_unique']:,} unique), {plan['active_layer_tokens']:,} active-layer tokens"
     )
-    lines.append(
-        f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']} "
-        "(this version: 0 in float32; 1 and 2 in float32 and bfloat16)"
-    )
+    lines.append(f"  {plan['parameters']:,} parameters, {plan['precision']}, ZeRO {plan['zero']}, offload {plan['offload']}; supported are")
+    lines += [f"    ZeRO {s['zero']}: {' and '.join(s['precision'])}, offload {' or '.join(s['offload'])}" for s in plan["supported"]]
     return "\n".join(lines + [f"  {note}" for note in plan["notes"]])
 
 

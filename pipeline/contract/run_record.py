@@ -1,7 +1,8 @@
 """A run folder: what was asked, what happened, what came out.
 
 config.json        settings, shard, cache fingerprint; written before the first step
-provenance.json    versions, machine, processes; one entry for each time the run was started, and one for phases of other runs
+provenance.json    versions, machine, processes; one entry for each time the run was started
+shared_phases.json the runs that trained the first phases, where these were taken over
 metrics.jsonl      one JSON object a line: train steps, evaluations, probes, events, in order
 phases/phase-P/    the student at the end of phase P, a Hugging Face folder
 snapshots/step-N/  the student after N steps, the same, where a run was asked for them
@@ -21,7 +22,7 @@ from pipeline.contract.atomic_io import write_json, write_text
 from pipeline.contract.errors import RunError
 
 Metrics = dict[str, Any]
-"""Keys: `kind` (train, val, probe, event), `step` (optimizer steps over all phases), `phase`, `phase_step`, and slash-separated values."""
+"""Keys: `kind` (train, val, probe, event, guard), `step` (optimizer steps over all phases), `phase`, `phase_step`, and slash-separated values."""
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,7 @@ def render_page(contents: Contents) -> str:
 
 
 def _provenance(run: Run) -> dict[str, str]:
-    entries = run.provenance if isinstance(run.provenance, list) else [run.provenance] if run.provenance else []
-    starts = [entry for entry in entries if "shared_phases" not in entry]
+    starts = run.provenance if isinstance(run.provenance, list) else [run.provenance] if run.provenance else []
     seconds = run.number("seconds")
     told = [f"{run.norm}-norm, {run.curriculum}, seed {run.seed}", f"started {len(starts)} times" if len(starts) > 1 else ""]
     told += [f"first phases from {', '.join(dict.fromkeys(run.result['shared_phases']))}" if run.result.get("shared_phases") else ""]
@@ -72,5 +71,5 @@ def _provenance(run: Run) -> dict[str, str]:
         "name": run.name,
         "summary": " · ".join(filter(None, told)),
         "config": json.dumps(dict(run.config), indent=1, ensure_ascii=False),
-        "starts": json.dumps(entries, indent=1, ensure_ascii=False),
+        "starts": json.dumps(starts, indent=1, ensure_ascii=False),
     }

@@ -1,33 +1,60 @@
-"""One accumulated step under every ZeRO stage and budget, by the training loop's own code; rank 0 saves the gradients.
+"""Accumulated steps on every kind of engine, by the training loop's own code; rank 0 has the gradients.
 
-`python -m torch.distributed.run ... gradient_worker.py ROOT OUT`, or imported.
+An engine is made once and steps at a learning rate of zero, so that every batch meets the same weights.
 """
 
-import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from runs import job
 
 from stage2_student.batches import MicroBatches
-from stage2_student.curriculum import is_trained, phases
-from stage2_student.engine import StudentEngine
+from stage2_student.curriculum import phases
+from stage2_student.engine import Processes, StudentEngine
+from stage2_student.job import StudentJob
 from stage2_student.micro_batches import plan_step
-from stage2_student.phase_models import phase_model
+from stage2_student.phase_models import first_model
+from stage2_student.support import SUPPORTED, Engine
 from stage2_student.train import _Run
+
+Gradients = dict[str, torch.Tensor]
 
 BATCHES = {"ragged": [0, 3, 5, 7, 8, 11, 2], "one short document a rank": [4, 0]}
 BUDGETS = {"one document": 1, "some": 100, "all": 10_000}
-ZEROS = (0, 1, 2)
+"""Padded tokens a micro-batch: as many micro-batches as documents, a few, and one that is padded plainly."""
+
+STEPS = [("ragged", budget) for budget in BUDGETS] + [("one short document a rank", "some")]
 
 
-def one_step(root: Path, indices: list[int], budget: int, zero: int, precision: str = "float32") -> dict[str, torch.Tensor]:
+class Case(NamedTuple):
+    """One engine: how it is carried out, whether activations are recomputed, and what trains."""
+
+    engine: Engine
+    recompute: bool
+    curriculum: str
+
+    def __str__(self) -> str:
+        return f"zero {self.engine.zero} {self.engine.offload} {'recomputed' if self.recompute else 'kept'} {self.curriculum}"
+
+
+EXACT = [engine for engine in SUPPORTED if engine.precision == "float32"]
+CASES = [Case(engine, False, "joint") for engine in EXACT]
+CASES += [Case(engine, True, curriculum) for engine in EXACT if engine.offload == "none" for curriculum in ("joint", "freeze")]
+
+
+def gradient_job(root: Path, case: Case) -> StudentJob:
+    return job(root, **case.engine._asdict(), curriculum=case.curriculum, norm="post", gradient_checkpointing=case.recompute)
+
+
+def open_engine(chosen: StudentJob) -> tuple[_Run, StudentEngine]:
+    """The last phase's engine on fresh weights of all blocks."""
+    run, phase = _Run(chosen, Processes(), lambda record: None), phases(chosen.settings)[-1]
+    return run, run.open_engine(first_model(chosen, phase.active_blocks), phase)
+
+
+def one_step(run: _Run, engine: StudentEngine, indices: list[int], budget: int, rate: float = 0.0) -> Gradients:
     """Gradients by name before the optimizer, the norm that the step reports, the step's summed loss parts."""
-    chosen = job(root, zero=zero, micro_batch_tokens=budget, precision=precision, norm="post")
-    run, phase = make_run(chosen), phases(chosen.settings)[0]
-    engine = StudentEngine(
-        phase_model(chosen, phase), chosen.settings, run.processes, lambda name: is_trained(name, phase, chosen.settings)
-    )
     lengths = [int(run.documents.input_tokens[index]) for index in indices]
     plan = plan_step(lengths, run.processes.world_size, budget)[run.processes.rank]
     read = MicroBatches(run.documents, engine.model.config.vocab_size, 1.0)
@@ -35,32 +62,20 @@ def one_step(root: Path, indices: list[int], budget: int, zero: int, precision: 
     sums = run._accumulate(engine, batches, len(plan), sum(lengths) - len(lengths))
     found = engine.gradients()
     found["sums"] = run.processes.sum(sums)
-    found["norm"] = torch.tensor(engine.step(0.0))
+    found["norm"] = torch.tensor(engine.step(rate))
+    return found
+
+
+def gradients(root: Path, case: Case, steps: list[tuple[list[int], int]]) -> list[Gradients]:
+    """Of steps of documents and a budget, from one engine."""
+    run, engine = open_engine(gradient_job(root, case))
+    found = [one_step(run, engine, *step) for step in steps]
     engine.close()
     return found
 
 
-def make_run(chosen) -> _Run:
-    from stage2_student.engine import Processes
-
-    return _Run(chosen, Processes(), lambda record: None)
-
-
-def all_settings(root: Path) -> dict[str, dict[str, torch.Tensor]]:
+def all_cases(root: Path) -> dict[str, dict[tuple[str, str], Gradients]]:
+    """By case, batch and budget."""
     torch.set_num_threads(1)
-    return {
-        f"{name}, zero {zero}, {budget}": one_step(root, indices, BUDGETS[budget], zero)
-        for name, indices in BATCHES.items()
-        for zero in ZEROS
-        for budget in BUDGETS
-    }
-
-
-def main() -> None:
-    found = all_settings(Path(sys.argv[1]))
-    if torch.distributed.get_rank() == 0:
-        torch.save(found, sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()
+    steps = [(BATCHES[batch], BUDGETS[budget]) for batch, budget in STEPS]
+    return {str(case): dict(zip(STEPS, gradients(root, case, steps), strict=True)) for case in CASES}

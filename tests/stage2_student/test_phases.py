@@ -21,9 +21,9 @@ CURRICULA: dict[str, dict[str, Any]] = {
     "keep": {"curriculum": "freeze", "norm": "post", "freeze": {"keep": ["head", "boundary_norm"]}},
     "zero out": {"curriculum": "grow", "norm": "pre", "model": {"new_block": "zero_out"}},
 }
-ENGINES = [(0, "float32"), (1, "float32"), (2, "float32"), (2, "bfloat16")]
+ENGINES = [(0, "float32"), (1, "float32"), (2, "bfloat16")]
 RUNS = [(name, *engine) for name in ("grow", "freeze", "keep") for engine in ENGINES]
-RUNS += [("zero out", 1, "float32"), ("freeze", 1, "bfloat16")]  # DeepSpeed's bfloat16 optimizer of stage 1 takes seconds to make
+RUNS += [("zero out", 1, "float32"), ("grow", 3, "float32"), ("keep", 3, "bfloat16")]  # every line of the support table: test_support.py
 
 
 class Finished(NamedTuple):

@@ -32,7 +32,9 @@ def values(chosen: StudentJob) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if not key.startswith("perf/")} for record in metrics(chosen.folder)]
 
 
-@pytest.mark.parametrize(("zero", "precision"), [(0, "float32"), (1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "bfloat16")])
+@pytest.mark.parametrize(
+    ("zero", "precision"), [(0, "float32"), (1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "bfloat16"), (3, "bfloat16")]
+)
 def test_freeze_resumes_bit_equal_under_every_engine(root, zero, precision):
     """DeepSpeed#4055, #6771: also with frozen layers, and with float32 masters behind bfloat16 weights."""
     options = FREEZE | {"zero": zero, "precision": precision}
@@ -97,7 +99,11 @@ def test_resume_never_refuses_a_folder_that_is_there(unfinished, root, pipeline)
 
 @pytest.mark.parametrize(
     ("key", "saved", "option"),
-    [("world_size", 2, "--devices 2"), ("zero", 2, "--zero 2"), ("dtype", "torch.bfloat16", "--set precision=bfloat16")],
+    [
+        ("offload", "optimizer", "--set offload=optimizer"),
+        ("zero", 2, "--zero 2"),
+        ("dtype", "torch.bfloat16", "--set precision=bfloat16"),
+    ],
 )
 def test_a_checkpoint_of_another_shape_is_refused_by_name(unfinished, key, saved, option):
     path = unfinished.record.checkpoints / "step-00000004/state.json"
@@ -166,14 +172,16 @@ def dies_at(path: Path, name: str, temporary: Path, publish: Any) -> None:
 # --- not finite ---
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(root, pipeline):
+def test_gradients_that_are_not_finite_end_the_run_and_leave_the_checkpoint(root, pipeline):
     """Evaluations between a bad update and the step that meets it are no checkpoint's business, nor may they leave what is not JSON."""
     root, folder = root.absolute(), root.absolute() / "runs/diverges"
-    code, out, err = pipeline(*train_arguments(root, "diverges", steps=8, checkpoint_interval=1, eval_interval=3, learning_rate=1e30))
+    arguments = train_arguments(root, "diverges", steps=8, checkpoint_interval=1, eval_interval=9, learning_rate=1e30)
+    code, out, err = pipeline(*arguments, "--set", "nonfinite_limit=2")
     assert code == 2 and not out
-    steps = len(metrics(folder, "train"))
+    steps, guards = len(metrics(folder, "train")), metrics(folder, "guard")
+    assert steps >= 1 and [guard["step"] for guard in guards if guard["guard"] == "nonfinite"] == [steps + 1, steps + 2, steps + 3]
     line = one_error(err)
-    assert steps >= 1 and f"at step {steps + 1} " in line and (" is nan " in line or " is inf " in line)
+    assert f"at step {steps + 3} " in line and "nonfinite_limit=2" in line and "--set nonfinite_limit=6" in line
     assert not (folder / "phases/phase-0").exists() and not (folder / "result.json").exists()
     named = (folder / "checkpoints/latest").read_text().strip()
     assert named == f"step-{steps:08d}" and (folder / "checkpoints" / named / "state.json").is_file()

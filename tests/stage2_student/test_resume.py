@@ -1,7 +1,6 @@
 """Killed in every phase and started again, a run equals one that never stopped, bit for bit (field cases 36, 37, 42)."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -9,38 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from kill_worker import GROW
 from runs import equal_states, finish, job, metrics, phase_state, settings, start, train_arguments
 
 from pipeline.cli import run_command
 from stage2_student.schedule import learning_rate
 from stage2_student.train import train
 
-GROW: dict[str, Any] = {"curriculum": "grow", "steps": 16, "eval_interval": 7, "checkpoint_interval": 3, "global_batch_size": 6}
-
-
-def arguments(root: Path, name: str, **changes: Any) -> list[str]:
-    settings = {key: value for key, value in GROW.items() if key != "curriculum"} | changes
-    return train_arguments(root, name, "--curriculum", "grow", **settings)
-
-
-def run(root: Path, name: str, **changes: Any) -> subprocess.Popen[str]:
-    return start(arguments(root, name, **changes))
-
-
-def wait_for_step(process: subprocess.Popen[str], folder: Path, phase: int, phase_step: int) -> None:
-    """Until the train record of a step is there."""
-    while process.poll() is None:
-        records = metrics(folder, "train")
-        if records and (records[-1]["phase"], records[-1]["phase_step"]) >= (phase, phase_step):
-            return
-        time.sleep(0.002)
-    pytest.fail(f"ended before phase {phase} step {phase_step}: {process.communicate()[1][-2000:]}")
-
-
-def kill(process: subprocess.Popen[str], signal_number: int = signal.SIGKILL) -> int:
-    os.kill(process.pid, signal_number)
-    process.communicate(timeout=120)
-    return process.returncode
+PROCESSES = pytest.mark.parametrize("processes", [1, 2])
 
 
 def trace(folder: Path) -> list[tuple[Any, ...]]:
@@ -56,84 +32,119 @@ def assert_same_run(folder: Path, uninterrupted: Path) -> None:
     for phase in range(3):
         assert equal_states(phase_state(folder, phase), phase_state(uninterrupted, phase))
     results = [json.loads((path / "result.json").read_text()) for path in (folder, uninterrupted)]
-    own = {"run", "steps_executed", "resumed_from", "seconds"}
+    own = {"run", "steps_executed", "resumed_from", "seconds", "starts"}
     mine, theirs = ({key: value for key, value in result.items() if key not in own} for result in results)
     assert mine == theirs
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(module_root) -> Path:
-    """In this process: that a process started for it does the same is part of the claim."""
-    chosen = job(module_root, **GROW, name="uninterrupted")
-    train(chosen)
-    return chosen.folder
+# --- killed ---
 
 
 @pytest.fixture(scope="module")
-def killed(module_root) -> tuple[Path, dict[str, Any]]:
-    """A run killed in each of its phases, with the wrecks of killed saves put beside, started a fourth time."""
-    folder = module_root / "runs/killed"
-    for phase, step in ((0, 7), (1, 5), (2, 3)):
-        process = run(module_root, "killed")
-        wait_for_step(process, folder, phase, step)
-        assert kill(process) == -signal.SIGKILL
-        leave_wrecks(folder)
-    assert run_command(arguments(module_root, "killed")) == 0
-    return folder, json.loads((folder / "result.json").read_text())
+def runs(module_root) -> Path:
+    """Where `whole-N` and `killed-N` are, of N processes."""
+    finish(start([str(module_root)], module="kill_worker"))
+    return module_root / "runs"
 
 
-def leave_wrecks(folder: Path) -> None:
-    """What a save that was killed leaves: a temporary folder, and a folder that `latest` does not name; half a line of metrics."""
-    for name in (".tmp-step-00000099", "step-00000999"):
-        (folder / "checkpoints" / name / "engine").mkdir(parents=True, exist_ok=True)
-        (folder / "checkpoints" / name / "engine/half.pt").write_bytes(b"half")
-    with (folder / "metrics.jsonl").open("a") as lines:
-        lines.write('{"kind": "train", "step": 9')
+@PROCESSES
+def test_killed_three_times_equals_never_killed(runs, processes):
+    assert_same_run(runs / f"killed-{processes}", runs / f"whole-{processes}")
 
 
-def test_killed_three_times_equals_never_killed(killed, uninterrupted):
-    assert_same_run(killed[0], uninterrupted)
+def saved_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor in the engine's files of all phase ends: weights, masters, moments, random state."""
+    found: dict[str, torch.Tensor] = {}
+
+    def collect(value: Any, name: str) -> None:
+        if torch.is_tensor(value):
+            found[name] = value
+        elif isinstance(value, dict | list | tuple):
+            for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+                collect(each, f"{name}/{key}")
+
+    for path in sorted((folder / "phase_ends").glob("phase-*/engine/**/*.pt")):
+        collect(torch.load(path, weights_only=False), str(path.relative_to(folder)))
+    return found
 
 
-def test_the_last_start_did_only_what_was_left(killed):
-    folder, result = killed
-    assert 32 <= result["resumed_from"] < 48
-    assert result["steps_executed"] == 48 - result["resumed_from"]
-    assert len(json.loads((folder / "provenance.json").read_text())) == 4  # starts
+@PROCESSES
+def test_every_tensor_of_the_optimizer_is_bit_equal_at_every_phases_end(runs, processes):
+    mine, theirs = saved_tensors(runs / f"killed-{processes}"), saved_tensors(runs / f"whole-{processes}")
+    moments = [name for name in mine if "exp_avg" in name]
+    assert len(moments) == 3 * 2 * processes and all(mine[name].any() for name in moments)
+    assert equal_states(mine, theirs) and len(mine) > 80
 
 
-def test_learning_rates_are_the_schedules_and_no_step_is_missing(killed):
-    records = metrics(killed[0], "train")
-    assert [record["step"] for record in records] == list(range(1, 49))
-    expected = [learning_rate(step, settings(**GROW)) for step in range(16)] * 3
+@PROCESSES
+def test_each_start_goes_on_and_does_only_what_is_left(runs, processes):
+    folder = runs / f"killed-{processes}"
+    starts = json.loads((folder / "provenance.json").read_text())
+    assert [each["resumed_from"] for each in starts] == [0, 3, 11, 19]
+    assert [each["ended"] for each in starts][-1] == "finished" and all(each["ended"] != "finished" for each in starts[:-1])
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["resumed_from"], result["steps_executed"], result["starts"]) == (19, 5, 4)
+
+
+@PROCESSES
+def test_learning_rates_are_the_schedules_and_no_step_is_missing(runs, processes):
+    records = metrics(runs / f"killed-{processes}", "train")
+    assert [record["step"] for record in records] == list(range(1, 25))
+    expected = [learning_rate(step, settings(**GROW)) for step in range(8)] * 3
     assert [record["optim/lr"] for record in records] == expected
 
 
-def test_wrecks_and_checkpoints_are_gone_when_the_run_is_finished(killed):
-    assert not list(killed[0].rglob(".tmp-*")) and not (killed[0] / "checkpoints").exists()
+@PROCESSES
+def test_wrecks_and_checkpoints_are_gone_when_the_run_is_finished(runs, processes):
+    folder = runs / f"killed-{processes}"
+    assert not list(folder.rglob(".tmp-*")) and not (folder / "checkpoints").exists()
+    assert sorted(path.name for path in (folder / "phase_ends").iterdir()) == ["phase-0", "phase-1", "phase-2"]
 
 
-def test_a_finished_run_started_again_does_nothing(killed, module_root, pipeline):
-    folder, _ = killed
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    code, out, _ = pipeline(*arguments(module_root, "killed"))
-    assert code == 0 and json.loads(out)["steps_executed"] == 0
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+def test_one_process_and_another_do_the_same(runs, module_root):
+    """That a process started for it does what this one does is part of the claim."""
+    here = job(module_root, **GROW, name="here")
+    train(here)
+    assert_same_run(here.folder, runs / "whole-1")
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(module_root, uninterrupted):
+# --- stopped ---
+
+
+def arguments(root: Path, name: str, **changes: Any) -> list[str]:
+    options = {key: value for key, value in GROW.items() if key not in ("curriculum", "norm", "keep_phase_ends")} | changes
+    return train_arguments(root, name, "--curriculum", "grow", "--norm", "post", **options)
+
+
+def wait_for_step(process: subprocess.Popen[str], folder: Path, phase: int, phase_step: int) -> None:
+    """Until the train record of a step is there."""
+    while process.poll() is None:
+        records = metrics(folder, "train")
+        if records and (records[-1]["phase"], records[-1]["phase_step"]) >= (phase, phase_step):
+            return
+        time.sleep(0.002)
+    pytest.fail(f"ended before phase {phase} step {phase_step}: {process.communicate()[1][-2000:]}")
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(runs, module_root, pipeline):
     """`checkpoint_interval` is out of reach: what is resumed is what the signal saved."""
     folder = module_root / "runs/stopped"
-    process = run(module_root, "stopped", checkpoint_interval=10_000)
-    wait_for_step(process, folder, 1, 5)
+    process = start(arguments(module_root, "stopped", checkpoint_interval=10_000))
+    wait_for_step(process, folder, 1, 2)
     process.send_signal(signal.SIGTERM)
     _, err = finish(process, code=2)
     last = [line for line in err.splitlines() if line.strip()][-1]
     stopped_at = metrics(folder, "train")[-1]["step"]
-    assert last.startswith("error: ") and f"after step {stopped_at} of 48" in last and err.count("error: ") == 1
+    assert last.startswith("error: ") and f"after step {stopped_at} of 24" in last and err.count("error: ") == 1
     assert "Traceback" not in err
     assert (folder / "checkpoints/latest").read_text().strip() == f"step-{stopped_at:08d}"
-    assert run_command(arguments(module_root, "stopped")) == 0
+    assert run_command(arguments(module_root.absolute(), "stopped")) == 0
     result = json.loads((folder / "result.json").read_text())
-    assert result["resumed_from"] == stopped_at and result["steps_executed"] == 48 - stopped_at
-    assert_same_run(folder, uninterrupted)
+    assert result["resumed_from"] == stopped_at and result["steps_executed"] == 24 - stopped_at
+    ends = [each["ended"] for each in json.loads((folder / "provenance.json").read_text())]
+    assert "stopped by a signal" in ends[0] and ends[1] == "finished"
+    assert_same_run(folder, runs / "whole-1")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    code, out, _ = pipeline(*arguments(module_root.absolute(), "stopped"))  # finished: there is nothing to do
+    assert code == 0 and json.loads(out)["steps_executed"] == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before

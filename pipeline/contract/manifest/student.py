@@ -56,6 +56,8 @@ class StudentManifest(Strict):
     weight_decay: NonNegativeFloat = 0.0
     gradient_clip: PositiveFloat = Field(0.5, description="global L2 norm")
 
+    nonfinite_limit: NonNegativeInt = Field(3, description="steps of a run whose gradient may not be finite; they are passed over")
+
     alpha: NonNegativeFloat = Field(0.7, description="weight of the distillation term")
     gamma: NonNegativeFloat = Field(0.3, description="weight of the cross-entropy term")
     temperature: PositiveFloat = 1.0
@@ -71,14 +73,18 @@ class StudentManifest(Strict):
 
     eval_interval: PositiveInt = Field(2000, description="optimizer steps between evaluations; also at step 0 and at each phase's end")
     checkpoint_interval: PositiveInt = 1000
-    keep_checkpoints: PositiveInt = 2
+    keep_checkpoints: PositiveInt = Field(2, description="the newest that stay while the run goes on")
+    keep_phase_ends: bool = Field(False, description="also keep model and optimizer at each phase's end, for good")
     probe_documents: NonNegativeInt = Field(8, description="validation documents evaluated at steps 0, 4, 8, 16, ... of a phase; 0: none")
     gradient_norms_interval: NonNegativeInt = Field(100, description="optimizer steps between gradient norms by block; 0: none")
     tensorboard: bool = Field(True, description="event files in the run's folder, beside metrics.jsonl")
     snapshot_interval: NonNegativeInt = Field(0, description="optimizer steps between weights kept for diagnostics; 0: phase ends only")
 
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
-    zero: Literal[0, 1, 2] = Field(1, description="DeepSpeed ZeRO stage")
+    zero: Literal[0, 1, 2, 3] = Field(1, description="DeepSpeed ZeRO stage")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none", description="what the host's memory holds: optimizer state and masters, or the weights too (zero=3)"
+    )
     gradient_checkpointing: bool = True
     loader_workers: Literal["auto"] | NonNegativeInt = Field(
         "auto", description="processes a rank that read ahead; auto: 2 on CUDA, 0 on CPU"
@@ -103,13 +109,6 @@ class StudentManifest(Strict):
         if max(depths) > shape.blocks or not {after - before for before, after in pairwise(depths)} <= steps:
             raise ValueError(f"curriculum={curriculum} takes depths that are {rule}, at most model.blocks={shape.blocks}")
         return depths
-
-    @field_validator("zero", mode="before")
-    @classmethod
-    def _stages(cls, value: Any) -> Any:
-        if value == 3:
-            raise NotThereYet("zero=3: this version trains with ZeRO 0, 1 and 2; use --zero 2")
-        return value
 
     @property
     def depths(self) -> list[int]:

@@ -22,6 +22,7 @@ from pipeline.commands.pilot import pilot
 from pipeline.commands.plan import plan
 from pipeline.commands.report import report
 from pipeline.commands.run import run
+from pipeline.commands.track import track
 from pipeline.commands.train import train
 from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import NotThereYet, PipelineError
@@ -58,6 +59,7 @@ app.command("evaluate", epilog="Example: pipeline evaluate demo-2x2/post-grow-se
 app.command("diagnose", epilog="Example: pipeline diagnose demo-2x2/post-grow-seed42")(diagnose)
 app.command("run", epilog="Example: pipeline run demo-2x2")(run)
 app.command("plan", epilog="Example: pipeline plan paper-2x2")(plan)
+app.command("track", epilog="Example: pipeline track demo-2x2/post-grow-seed42 --to wandb")(track)
 app.command("report", epilog="Example: pipeline report demo-2x2")(report)
 app.command("doctor", epilog="Example: pipeline doctor")(doctor)
 app.add_typer(shards.app, name="shards")

@@ -49,22 +49,22 @@ class Workflow:
 
     def layers(self) -> list[dict[str, Any]]:
         """The settings of each student: experiment, then run, then `--set`."""
-        return [merge(self.experiment.student, run, nested(self.student_overrides)) for run in self.experiment.runs]
+        return [merge(layer, nested(self.student_overrides)) for layer in self.experiment.layers]
 
     def students(self) -> list[tuple[str, StudentManifest]]:
         """Name and settings of each student."""
         shard = self.shard
         settings = [student_settings(shard, layer, source=self.experiment.name) for layer in self.layers()]
-        named = [(self.run_name(s), s) for s in settings]
+        named = [(self.run_name(s, label), s) for s, label in zip(settings, self.experiment.labels, strict=True)]
         for name, _ in named:
             if sum(other == name for other, _ in named) > 1:
                 raise ManifestError(
-                    f"{self.experiment.name}: two runs are called {name}; give each its own `name:` in the experiment's runs"
+                    f"{self.experiment.name}: two runs are called {name}; give each its own `label:` in the experiment's runs"
                 )
         return named
 
-    def run_name(self, settings: StudentManifest) -> str:
-        return settings.name or f"{self.experiment.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
+    def run_name(self, settings: StudentManifest, label: str | None) -> str:
+        return settings.name or f"{self.experiment.name}/{label or f'{settings.norm}-{settings.curriculum}'}-seed{settings.seed}"
 
     def runs(self) -> list[RunFolder]:
         return [self.root.run(name) for name, _ in self.students()]
@@ -103,7 +103,7 @@ class Workflow:
             return Stage(label, "missing", "not trained")
         if cache.state != "current":
             return Stage(label, "stale", f"its cache is {cache.state}")
-        wanted = {**config, **self.identity_parts(), "settings": settings.model_dump()}
+        wanted = {**config, **self.identity_parts(settings), "settings": settings.model_dump()}
         ours, theirs = run_identity(wanted), run_identity(config)
         changed = [key for key in ours if ours[key] != theirs.get(key)]
         if changed:
@@ -112,12 +112,14 @@ class Workflow:
             return Stage(label, "missing", "not finished; goes on from its last checkpoint")
         return Stage(label, "current", "trained with these settings on this cache")
 
-    def identity_parts(self) -> dict[str, Any]:
+    def identity_parts(self, settings: StudentManifest) -> dict[str, Any]:
         """What a run takes from a finished cache."""
         from pipeline.contract.logit_cache.index import read_manifest
+        from stage2_student.curriculum import training_range
 
         manifest = read_manifest(self.cache)
-        return {"cache_fingerprint": manifest.fingerprint, "documents": min(self.shard.documents.limit, manifest.splits["train"].documents)}
+        documents = min(self.shard.documents.limit, manifest.splits["train"].documents)
+        return {"cache_fingerprint": manifest.fingerprint, "documents": training_range(settings, documents)}
 
     def report_stage(self, students: list[Stage]) -> Stage:
         name = f"report {self.experiment.name}"

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
+from pipeline.contract.run_record import Metrics
 from stage2_student.engine import ALONE
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
 from stage2_student.provenance import record_end
+from stage2_student.trackers import TensorBoard
 from stage2_student.train import train
 
 GRACE_SECONDS = 30.0
@@ -40,8 +43,21 @@ def rank() -> int:
 def in_process(job: StudentJob) -> dict[str, Any] | None:
     """Run `job` in this process, as one of those a launcher started or alone; the result on rank 0, None elsewhere."""
     first = rank() == 0
-    result = train(job, StepProgress(job))
+    result = train(job, watchers(job))
     return result if first else None
+
+
+def watchers(job: StudentJob) -> Callable[[Metrics], None]:
+    """What hears of each record beside metrics.jsonl: the terminal, and TensorBoard's files."""
+    heard: list[Callable[[Metrics], None]] = [StepProgress(job)]
+    if job.settings.tensorboard:
+        heard.append(TensorBoard(job.record))
+
+    def tell(record: Metrics) -> None:
+        for hear in heard:
+            hear(record)
+
+    return tell
 
 
 def launch(job: StudentJob, devices: int) -> dict[str, Any]:

@@ -5,22 +5,34 @@ tokens balance over ranks, sorted by length, and cut where the padding is least.
 micro-batches, or collectives would hang; short ranks run empty ones.
 """
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 Plan = list[list[list[int]]]
 """[rank][micro-batch][document], as places in the step; a micro-batch may be empty."""
 
 
-def plan_step(lengths: Sequence[int], ranks: int, token_budget: int) -> Plan:
+def plan_step(lengths: Sequence[int], ranks: int, token_budget: int, overhead: float = math.inf) -> Plan:
     """Cut documents of `lengths` (input tokens) into micro-batches of at most `token_budget` padded tokens.
 
-    A document longer than the budget gets a micro-batch of its own.
+    One micro-batch more has to save more than `overhead` padded tokens on the rank that has the most: with none to gain there are
+    the fewest that hold the budget. A document longer than the budget gets a micro-batch of its own.
     """
     dealt = deal(lengths, ranks)
+    cuts = [LeastPadding([lengths[place] for place in members], token_budget) for members in dealt]
     count = max(len(greedy_cut(lengths, members, token_budget)) for members in dealt)
-    return [_cut(lengths, members, count, token_budget) for members in dealt]
+    while most_padded(cuts, count) - most_padded(cuts, count + 1) > overhead:
+        count += 1
+    return [_runs(members, cut.widths(count), count) for members, cut in zip(dealt, cuts, strict=True)]
+
+
+def most_padded(cuts: Sequence["LeastPadding"], count: int) -> float:
+    """Padded tokens of the rank that has the most; convex in `count`, as each rank's are."""
+    return max(cut.padded(count) for cut in cuts)
 
 
 def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
@@ -44,25 +56,50 @@ def greedy_cut(lengths: Sequence[int], members: list[int], budget: int) -> list[
     return runs
 
 
-def _cut(lengths: Sequence[int], members: list[int], count: int, budget: int) -> list[list[int]]:
-    """Cut sorted `members` into at most `count` runs with the least padded tokens, then fill up with empty ones."""
-    size = np.array([lengths[place] for place in members])
-    n = len(members)
-    cost = np.full((count + 1, n + 1), np.inf)  # cost[m, i]: the first i documents in m runs
-    came_from = np.zeros((count + 1, n + 1), dtype=int)
-    cost[0, 0] = 0
-    for m in range(1, count + 1):
-        for i in range(1, n + 1):
-            starts = np.arange(i)
-            padded = (i - starts) * size[i - 1]
-            total = np.where((padded <= budget) | (starts == i - 1), cost[m - 1, :i] + padded, np.inf)
-            came_from[m, i], cost[m, i] = int(total.argmin()), total.min()
-    runs: list[list[int]] = []
-    m, i = int(cost[:, n].argmin()), n
-    while m > 0:
-        runs.insert(0, members[came_from[m, i] : i])
-        m, i = m - 1, int(came_from[m, i])
-    return runs + [[] for _ in range(count - len(runs))]
+class LeastPadding:
+    """Sorted documents cut into runs with the least padded tokens, for any number of runs.
+
+    A dynamic programme over the number of runs, a step of it for all documents at once and only when it is asked for.
+    """
+
+    def __init__(self, sizes: Sequence[int], budget: int) -> None:
+        self._sizes = np.array(sizes, dtype=np.float64)
+        self._documents = np.arange(len(sizes))
+        widest = int(np.minimum(self._documents + 1, budget // np.maximum(self._sizes, 1)).max(initial=1)) if sizes else 1
+        widths = np.arange(1, max(widest, 1) + 1)
+        padded = self._sizes[:, None] * widths  # [i, w - 1]: of a run of w documents that ends with document i
+        impossible = (widths > 1) & (padded > budget) | (widths > self._documents[:, None] + 1)
+        self._padded = np.where(impossible, np.inf, padded)
+        self._costs = [np.array([0.0, *[np.inf] * len(sizes)])]  # [m][i]: the first i documents in m runs
+        self._last: list[np.ndarray] = []  # [m - 1][i]: width of the last of these runs
+
+    def padded(self, count: int) -> float:
+        """Padded tokens of at most `count` runs; inf where so few cannot hold the budget."""
+        return float(self._cost(min(count, len(self._sizes)))[-1])
+
+    def widths(self, count: int) -> list[int]:
+        """Documents of each run, shortest documents first."""
+        left, found = len(self._sizes), []
+        for runs in range(min(count, left), 0, -1):
+            self._cost(runs)
+            found.append(int(self._last[runs - 1][left - 1]))
+            left -= found[-1]
+        return found[::-1]
+
+    def _cost(self, runs: int) -> np.ndarray:
+        while len(self._costs) <= runs:
+            before = np.concatenate([np.full(self._padded.shape[1] - 1, np.inf), self._costs[-1][:-1]])
+            total = sliding_window_view(before, self._padded.shape[1])[:, ::-1] + self._padded
+            best = total.argmin(1)
+            self._costs.append(np.concatenate([[np.inf], total[self._documents, best]]))
+            self._last.append(best + 1)
+        return self._costs[runs]
+
+
+def _runs(members: list[int], widths: list[int], count: int) -> list[list[int]]:
+    """`members` in runs of these widths, filled up with empty ones."""
+    ends = np.cumsum([0, *widths]).tolist()
+    return [members[start:stop] for start, stop in pairwise(ends)] + [[] for _ in range(count - len(widths))]
 
 
 def padding_efficiency(lengths: Sequence[int], plan: Plan) -> float:

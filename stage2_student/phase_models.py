@@ -34,6 +34,8 @@ def phase_model(job: StudentJob, phase: Phase) -> BlockStackForCausalLM:
     if phase.index == 0:
         return first_model(job, phase.active_blocks)
     before = BlockStackForCausalLM.from_pretrained(job.record.phase(phase.index - 1), dtype=torch.float32)
+    if not phase.appends:
+        return before
     event = {"type": "append", "block": phase.active_blocks - 1, "start": job.settings.model.new_block}
     state, config = apply_event(before.state_dict(), before.config, event)
     with torch.device("meta"):

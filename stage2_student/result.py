@@ -36,6 +36,7 @@ def summarize(job: StudentJob, documents: LogitCache, validation: LogitCache, or
         "tokens_unique": unique_tokens(job, documents, order, phases),
         "active_layer_tokens": sum(m["tokens"] * m["growth/active_layers"] for m in seen),
         "optimizer_steps": len(seen),
+        "shared_phases": job.record.read("shared_phases") or [],
         "guards": guard_counts(metrics),
         "starts": len(job.record.read("provenance")),
         "parameters": count_parameters(BlockStackConfig.from_pretrained(job.record.phase(phases[-1].index)))["total"],

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -18,14 +19,14 @@ from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import Metrics
 from stage2_student.batches import MicroBatch, MicroBatches, loader_workers, read_ahead
 from stage2_student.checkpoint import Checkpoints, Position
-from stage2_student.curriculum import Phase, check_documents, is_trained, phases
-from stage2_student.data_order import DocumentOrder
+from stage2_student.curriculum import Phase, check_documents, document_order, is_trained, phases
 from stage2_student.engine import Processes, StudentEngine, resolve_precision
 from stage2_student.evaluate import evaluate
 from stage2_student.guard_rails import GuardRails, passes_ended
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
 from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
+from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import part_of
 from stage2_student.model.student import BlockStackForCausalLM
 from stage2_student.phase_models import phase_model, save_phase, save_student
@@ -33,6 +34,7 @@ from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import recorded_start
 from stage2_student.result import summarize
 from stage2_student.schedule import learning_rate
+from stage2_student.telemetry import StepClock, Telemetry
 
 OnRecord = Callable[[Metrics], None]
 
@@ -94,11 +96,12 @@ class _Run:
         self.validation = LogitCache.open(job.cache, "validation")
         self._check()
         sizes = [shard.documents for shard in self.documents.record.shards]
-        self.order = DocumentOrder(sizes, job.documents, self.settings.seed, self.settings.order)
+        self.order = document_order(self.settings, sizes, job.documents)
         self.phases = phases(self.settings)
         self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
         self.stop = StopRequest()
         self.steps_executed = 0
+        self.clock = StepClock()
         self.guards = GuardRails(job.run, self.settings.nonfinite_limit, [])
         self.skipped = False
         self.evaluations: dict[tuple[int, int], Metrics] = {}
@@ -170,6 +173,7 @@ class _Run:
             self.checkpoints.restore(resume.folder, resume.position, engine)
             done = resume.position.phase_step
         self._evaluate(engine, phase, done)
+        self.telemetry = self._telemetry(engine, phase)
         batches = self._batches(engine, phase, done)
         for phase_step in range(done, phase.steps):
             stopping = self._step(engine, phase, phase_step, batches)
@@ -189,6 +193,11 @@ class _Run:
             # non-reentrant: a frozen prefix has no input that needs a gradient, and is not recomputed
             model.gradient_checkpointing_enable({"use_reentrant": False})
         return StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
+    def _telemetry(self, engine: StudentEngine, phase: Phase) -> Telemetry:
+        trained = partial(is_trained, phase=phase, settings=self.settings)
+        config = cast(BlockStackConfig, engine.model.config)
+        clipped = [m["optim/clipped"] for m in self.job.record.metrics() if m["kind"] == "train" and m["phase"] == phase.index]
+        return Telemetry(config, trained, self.processes.device, engine.dtype, self.processes.world_size, clipped)
 
     def _after_step(self, engine: StudentEngine, phase: Phase, phase_step: int, stopping: bool) -> None:
         """Evaluate and save when it is due; leave when a signal came."""
@@ -196,7 +205,8 @@ class _Run:
         if self.settings.snapshot_interval and phase_step % self.settings.snapshot_interval == 0 and phase_step < phase.steps:
             save_student(self.job.record.snapshots / f"step-{phase.first_step + phase_step:08d}", phase, engine, self._append_cost(phase))
         if stopping or (phase_step % self.settings.checkpoint_interval == 0 and not self.skipped):
-            self.checkpoints.save(engine, self._position(engine, phase, phase_step), phase.first_step + phase_step)
+            with self.clock("checkpoint"):
+                self.checkpoints.save(engine, self._position(engine, phase, phase_step), phase.first_step + phase_step)
         if stopping:
             total = sum(each.steps for each in self.phases)
             raise Interrupted(
@@ -209,7 +219,11 @@ class _Run:
         size = self.settings.global_batch_size
         indices = self.order.at(phase.first_position + phase_step * size, size).tolist()
         lengths = [int(self.documents.input_tokens[index]) for index in indices]
-        return indices, lengths, plan_step(lengths, self.processes.world_size, self.settings.micro_batch_tokens)
+        return indices, lengths, self._cut(lengths)
+
+    def _cut(self, lengths: list[int]) -> Plan:
+        s = self.settings
+        return plan_step(lengths, self.processes.world_size, s.micro_batch_tokens, s.micro_batch_overhead)
 
     def _batches(self, engine: StudentEngine, phase: Phase, first: int) -> Iterator[MicroBatch]:
         """This rank's micro-batches from an update on to the end of the phase."""
@@ -224,14 +238,16 @@ class _Run:
 
     def _step(self, engine: StudentEngine, phase: Phase, phase_step: int, batches: Iterator[MicroBatch]) -> bool:
         """One update on `global_batch_size` documents; returns whether any process was told to stop."""
-        started = time.monotonic()
+        self.clock.start()
         indices, lengths, plan = self._plan(phase, phase_step)
         tokens = max(1, sum(lengths) - len(lengths))
         sums = self._accumulate(engine, batches, len(plan[self.processes.rank]), tokens)
-        loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
+        with self.clock("compute"):  # a device catches up here, and so do other ranks
+            loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
         rate = learning_rate(phase_step, self.settings)
         norms = self._gradient_norms(engine, phase_step)
-        norm = engine.step(rate)
+        with self.clock("update"):
+            norm = engine.step(rate)
         self.steps_executed += 1
         self._watch(phase, phase_step, loss, norm, tokens, indices)
         if not math.isfinite(norm):
@@ -248,10 +264,9 @@ class _Run:
                 "train/student_tail_mass": student_tail,
                 "optim/lr": rate,
                 "optim/grad_norm": norm,
-                "optim/clipped": norm > self.settings.gradient_clip,
                 **norms,
                 "growth/active_layers": phase.active_layers,
-                "perf/tokens_per_second": tokens / (time.monotonic() - started),
+                **self.telemetry.of_update(self.clock.stop(), lengths, tokens, clipped=norm > self.settings.gradient_clip),
                 "perf/padding_efficiency": padding_efficiency(lengths, plan),
                 "tokens": tokens,
             },
@@ -272,9 +287,12 @@ class _Run:
         """
         sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
         for number in range(count):
-            loss = self._loss(engine, next(batches).to(self.processes.device), tokens)
-            engine.backward(loss.loss, last=number == count - 1)
-            sums[:5] += torch.stack([part.detach().double() for part in loss])
+            with self.clock("load"):
+                batch = next(batches)
+            with self.clock("compute"):
+                loss = self._loss(engine, batch.to(self.processes.device), tokens)
+                engine.backward(loss.loss, last=number == count - 1)
+                sums[:5] += torch.stack([part.detach().double() for part in loss])
         sums[5] = float(self.stop.received != 0)
         return sums
 
@@ -323,7 +341,8 @@ class _Run:
         if phase_step != phase.steps and phase_step % self.settings.eval_interval:
             return
         if (phase.index, phase_step) not in self.evaluations:
-            values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
+            with self.clock("evaluate"):
+                values = evaluate(engine.model, self.validation, self.settings, self.processes).as_metrics()
             if not math.isfinite(values["val/ce"]):
                 raise RunError(
                     f"{self.job.run}: validation loss is {values['val/ce']} at step {phase.first_step + phase_step}; "
@@ -342,8 +361,8 @@ class _Run:
             self.probed.add((phase.index, phase_step))
 
     def _append_cost(self, phase: Phase) -> float | None:
-        """J0: validation CE just after appending minus just before, no update between."""
-        if phase.index == 0:
+        """J0: validation CE just after appending minus just before, no update between; None where nothing was appended."""
+        if not phase.appends:
             return None
         before = self.evaluations[phase.index - 1, self.phases[phase.index - 1].steps]
         return self.evaluations[phase.index, 0]["val/ce"] - before["val/ce"]

@@ -33,8 +33,8 @@ def test_every_shipped_shard_parses(path):
 def test_every_shipped_experiment_parses(path):
     experiment = load_experiment(str(path))
     assert experiment.name == path.stem
-    for run in experiment.runs:
-        student_settings(load_shard(experiment.shard), experiment.student, run, source=str(path))
+    for layer in experiment.layers:
+        student_settings(load_shard(experiment.shard, experiment.set), layer, source=str(path))
 
 
 def test_the_paper_s_settings_are_the_defaults_of_paper_2x2():
@@ -42,7 +42,7 @@ def test_the_paper_s_settings_are_the_defaults_of_paper_2x2():
     experiment = load_experiment("paper-2x2")
     shard = load_shard(experiment.shard)
     run, optimizer = paper["run"], paper["optimizer"]
-    for settings in (student_settings(shard, experiment.student, layer, source="paper-2x2") for layer in experiment.runs):
+    for settings in (student_settings(shard, layer, source="paper-2x2") for layer in experiment.layers):
         assert (settings.model.blocks, settings.model.layers_per_block, settings.steps) == (
             run["blocks"],
             run["layers_per_block"],

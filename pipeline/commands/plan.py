@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands.options import JsonOption, RootOption, SetOption, out, print_json
 from pipeline.commands.pilot import pilot_settings
+from pipeline.commands.planned_students import planned_students, print_students
 from pipeline.commands.run import workflow_of
 from pipeline.contract.errors import ManifestError
 from pipeline.contract.layout import ArtifactRoot
@@ -32,6 +33,7 @@ def plan(
     if shard:
         _print_shard(shard, summary)
         return
+    print_students(summary["students"])
     tokens = (
         "not known before the cache is made"
         if summary["tokens"] is None
@@ -69,28 +71,24 @@ def _print_shard(name: str, summary: dict[str, Any]) -> None:
 
 def plan_of(workflow: Workflow) -> dict[str, Any]:
     """The graph and its counted budgets; tokens need a finished cache; 'pipeline pilot' tells what making it costs."""
-    stages = workflow.stages()
-    cache_is_current = stages[0].state == "current"
-    to_train = [stage.state != "current" for stage in stages[1:-1]]
-    budgets = _budgets(workflow, to_train) if cache_is_current else {"tokens": None, "active_layer_tokens": None, "cache_bytes": None}
-    return {"stages": [stage.as_json() for stage in stages], "teacher_passes": int(not cache_is_current), **budgets, "gpu_hours": None}
-
-
-def _budgets(workflow: Workflow, to_train: list[bool]) -> dict[str, Any]:
-    """Of the students that are not current."""
-    from pipeline.commands.train import student_job
     from pipeline.contract.logit_cache.index import read_manifest
-    from stage2_student.training_plan import training_plan
 
-    jobs = [
-        student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer])
-        for layer, wanted in zip(workflow.layers(), to_train, strict=True)
-        if wanted
+    stages = workflow.stages()
+    cached = stages[0].state == "current"
+    students = planned_students(workflow, cached)
+    to_train = [
+        phase
+        for stage, student in zip(stages[1:-1], students, strict=True)
+        for phase in student["phases"]
+        if stage.state != "current" and not phase["shared_with"]
     ]
-    plans = [training_plan(job) for job in jobs]
-    shards = [shard for split in read_manifest(workflow.cache).splits.values() for shard in split.shards]
+    shards = [shard for split in read_manifest(workflow.cache).splits.values() for shard in split.shards] if cached else []
     return {
-        "tokens": sum(plan["tokens_total"] for plan in plans),
-        "active_layer_tokens": sum(plan["active_layer_tokens"] for plan in plans),
-        "cache_bytes": sum(shard.payload.bytes for shard in shards),
+        "stages": [stage.as_json() for stage in stages],
+        "teacher_passes": int(not cached),
+        "students": students,
+        "tokens": sum(phase["tokens"] for phase in to_train) if cached else None,
+        "active_layer_tokens": sum(phase["tokens"] * phase["active_layers"] for phase in to_train) if cached else None,
+        "cache_bytes": sum(shard.payload.bytes for shard in shards) if cached else None,
+        "gpu_hours": None,
     }

@@ -1,6 +1,7 @@
 """`pipeline run`: cache, students, their diagnostics, report; only what is not current, and why."""
 
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from pipeline.commands.executor_options import ExecutorOption, RayAddressOption,
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, note, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
 from pipeline.contract.atomic_io import write_text
-from pipeline.contract.errors import RunError
+from pipeline.contract.errors import ManifestError, RunError
 from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.manifest.find import load_experiment
 from pipeline.contract.manifest.overrides import read_overrides, split_by_owner
@@ -46,9 +47,17 @@ def run(
 
 
 def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) -> Workflow:
-    """Bind an experiment to the command line."""
+    """Bind an experiment to the command line.
+
+    Raises:
+        ManifestError: among others, the experiment's `set` holds what is no setting of a shard.
+    """
+    manifest = load_experiment(experiment)
+    of_shard, others = split_by_owner(manifest.set)
+    if others:
+        raise ManifestError(f"{manifest.name}: set {next(iter(others))} is a student's setting; write it under `student:`")
     shard, student = split_by_owner(read_overrides(overrides or []))
-    return Workflow(load_experiment(experiment), ArtifactRoot.resolve(root), shard, student)
+    return Workflow(manifest, ArtifactRoot.resolve(root), of_shard | shard, student)
 
 
 def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = None, executor: Any = None) -> tuple[dict[str, Any], str]:
@@ -62,13 +71,7 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
     for stage in stages:
         log.print(f"{stage.name}: {stage.state} ({stage.reason})")
     teacher_passes = _capture(workflow, stages[0], workers, executor)
-    parts = zip(workflow.stages()[1:-1], workflow.students(), workflow.layers(), strict=True)
-    missing = [(name, layer) for stage, (name, _), layer in parts if _has_to_run(workflow, stage, name)]
-    if executor is not None:
-        _train_at_once(workflow, missing, devices, executor)
-    else:
-        for name, layer in missing:
-            run_student(_job(workflow, name, layer), devices)
+    _train_students(workflow, devices, executor)
     for name, _ in workflow.students():
         _diagnose(workflow, name)
     report = write_report(workflow)
@@ -91,6 +94,31 @@ def _capture(workflow: Workflow, stage: Stage, workers: int | None, executor: An
     return int(summary["shards_written"] > 0)
 
 
+def _train_students(workflow: Workflow, devices: int | None, executor: Any) -> None:
+    """Train what is not current, a phase that several runs have in common once."""
+    from stage2_student.shared_phases import adopt, donors, turns
+
+    jobs = student_jobs(workflow)
+    shared = dict(zip((job.run for job in jobs), donors(jobs), strict=True))
+    wanted = {job.run for job, stage in zip(jobs, workflow.stages()[1:-1], strict=True) if _has_to_run(workflow, stage, job.run)}
+    for turn in turns(jobs):
+        missing = [job for job in turn if job.run in wanted]
+        for job in missing:
+            adopt(job, shared[job.run])
+        if executor is not None:
+            _train_at_once(missing, devices, executor)
+        else:
+            for job in missing:
+                run_student(job, devices)
+
+
+def student_jobs(workflow: Workflow) -> list[Any]:
+    """Every student of an experiment, bound to its cache."""
+    named = zip(workflow.students(), workflow.layers(), strict=True)
+    shard, overrides = workflow.experiment.shard, workflow.shard_overrides
+    return [student_job(shard, workflow.root, overrides, [layer, {"name": name}]) for (name, _), layer in named]
+
+
 def _has_to_run(workflow: Workflow, stage: Stage, name: str) -> bool:
     """Whether a student is not there; an earlier one with other settings is out of the way afterwards."""
     if stage.state == "stale":
@@ -101,11 +129,7 @@ def _has_to_run(workflow: Workflow, stage: Stage, name: str) -> bool:
     return stage.state != "current"
 
 
-def _job(workflow: Workflow, name: str, layer: dict[str, Any]) -> Any:
-    return student_job(workflow.experiment.shard, workflow.root, workflow.shard_overrides, [layer, {"name": name}])
-
-
-def _train_at_once(workflow: Workflow, missing: list[tuple[str, dict[str, Any]]], devices: int | None, executor: Any) -> None:
+def _train_at_once(jobs: Sequence[Any], devices: int | None, executor: Any) -> None:
     """Each student in a seat that takes `devices` times the resources of a worker.
 
     Raises:
@@ -113,13 +137,12 @@ def _train_at_once(workflow: Workflow, missing: list[tuple[str, dict[str, Any]]]
     """
     from pipeline.executors.each import run_each
 
-    jobs = {name: _job(workflow, name, layer) for name, layer in missing}
-    for job in jobs.values():
+    for job in jobs:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
-    run_each(executor.taking(devices or 1), {name: partial(_train, job, devices) for name, job in jobs.items()}, note)
-    for name, job in jobs.items():
+    run_each(executor.taking(devices or 1), {job.run: partial(_train, job, devices) for job in jobs}, note)
+    for job in jobs:
         if job.record.read("result") is None:
-            raise RunError(f"{name}: was trained, and its run is not in {job.folder}; runs need a folder that all machines share")
+            raise RunError(f"{job.run}: was trained, and its run is not in {job.folder}; runs need a folder that all machines share")
 
 
 def _train(job: Any, devices: int | None, send: Any) -> None:

@@ -57,6 +57,7 @@ def student_job(
         RunError: the training range is not covered.
     """
     parse(StudentManifest, merge({}, *layers), "student settings")  # what is refused whatever the shard is said first
+    from stage2_student.curriculum import training_range
     from stage2_student.job import StudentJob
     from stage2_student.launch import rank
 
@@ -64,7 +65,7 @@ def student_job(
     if rank() == 0:  # it reads the teacher's files where they are here; once is enough
         _require_same_rule(chosen)
     settings = student_settings(chosen.shard, *layers, source="student settings")
-    documents = _training_range(chosen, shard_name)
+    documents = training_range(settings, _documents(chosen, shard_name))
     run = settings.name or f"{chosen.shard.name}/{settings.norm}-{settings.curriculum}-seed{settings.seed}"
     say_remembered(chosen.manifest.overrides, shard_overrides)
     return StudentJob(
@@ -80,8 +81,8 @@ def student_job(
     )
 
 
-def _training_range(chosen: CapturedShard, shard_name: str) -> int:
-    """Documents to train on: as many as the shard asks for, or all that its source had."""
+def _documents(chosen: CapturedShard, shard_name: str) -> int:
+    """Documents there are to train on: as many as the shard asks for, or all that its source had."""
     split, wanted = chosen.manifest.splits.get("train"), chosen.shard.documents.limit
     covered = split.documents if split else 0
     if wanted > covered and not (split and split.source_exhausted):

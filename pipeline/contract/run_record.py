@@ -2,10 +2,12 @@
 
 config.json        settings, shard, cache fingerprint; written before the first step
 provenance.json    versions, machine, processes; one entry for each time the run was started
+shared_phases.json the runs that trained the first phases, where these were taken over
 metrics.jsonl      one JSON object a line: train steps, evaluations, probes, events, in order
 phases/phase-P/    the student at the end of phase P, a Hugging Face folder
 snapshots/step-N/  the student after N steps, the same, where a run was asked for them
 checkpoints/       what a restart needs; `latest` names the one that counts
+tensorboard/       metrics.jsonl as event files
 diagnostics/       what `pipeline diagnose` found, one JSON record each
 result.json        written last; a run without it is not finished
 """
@@ -37,8 +39,12 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def phases(self) -> Path:
+        return self.path / "phases"
+
     def phase(self, index: int) -> Path:
-        return self.path / "phases" / f"phase-{index}"
+        return self.phases / f"phase-{index}"
 
     @property
     def snapshots(self) -> Path:

@@ -12,6 +12,7 @@ from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
 from pipeline.report import tables
 from pipeline.report.control_tables import hyperparameters, joint_controls
+from pipeline.report.controls import mark_controls
 from pipeline.report.diagnostic_tables import block_removal, transitions
 from pipeline.report.grid import Table, csv_text, markdown
 from pipeline.report.notes import mixed_inputs, problems
@@ -43,14 +44,14 @@ def build_report(
     """
     from pipeline.report.figures import drawings
 
-    read, paper = read_runs(runs), paper or load_paper()
+    read, paper = mark_controls(read_runs(runs)), paper or load_paper()
     contents = Contents(
         name=name,
         about=about,
         notes=mixed_inputs(read),
         problems=problems(read),
         tables=_tables(read, paper, caveat),
-        drawings=drawings(read, paper),
+        drawings=drawings([run for run in read if not run.control], paper),
         runs=read,
     )
     page = _write(contents, out)

@@ -34,7 +34,7 @@ class SeedMean:
 
 
 def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "ce", phase: int = END) -> SeedMean:
-    """Mean over seeds of one measure at the end of one phase; runs with a problem are left out and named.
+    """Mean over seeds of one measure at the end of one phase, controls apart; runs with a problem are left out and named.
 
     Two runs of one seed are no two samples: such a cell is a gap, not a mean.
     """
@@ -43,7 +43,7 @@ def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "c
 
 def seed_mean_of(runs: Sequence[Run], curriculum: str, norm: str, measure: Callable[[Run], Cell]) -> SeedMean:
     """As `seed_mean` for any measure of a run; a text that it gives for one run is the cell's gap."""
-    members = [run for run in runs if (run.curriculum, run.norm) == (curriculum, norm)]
+    members = [run for run in runs if (run.curriculum, run.norm) == (curriculum, norm) and not run.control]
     sound = [run for run in members if not run.problem]
     left_out = tuple(f"{run.label} ({run.problem_kind})" for run in members if run.problem)
     if not sound:

@@ -1,6 +1,7 @@
 """The tables of what was held equal: settings (A1), and post-joint given as many tokens as post-grow (3)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.report.cells import difference, seed_mean
 from pipeline.report.grid import Cell, Column, Table
@@ -11,8 +12,9 @@ from pipeline.report.records import Run
 
 def joint_controls(runs: Sequence[Run], paper: Paper) -> Table:
     """Table 3: the ends of the phases of the longest post-joint runs, whose learning rate restarts on fresh documents."""
-    longest = max((len(run.phases) for run in runs if (run.curriculum, run.norm) == ("joint", "post")), default=0)
-    members = [run for run in runs if run.curriculum == "joint" and len(run.phases) == longest]
+    members = [replace(run, control="") for run in runs if is_longer_joint(run)] or list(runs)
+    longest = max((len(run.phases) for run in members if (run.curriculum, run.norm) == ("joint", "post")), default=0)
+    members = [run for run in members if run.curriculum == "joint" and len(run.phases) == longest]
     rows: list[tuple[Cell, ...]] = []
     for index, published in enumerate(paper.joint_controls):
         cell = seed_mean(members, "joint", "post", phase=index) if index < max(1, longest) else None
@@ -35,6 +37,11 @@ def joint_controls(runs: Sequence[Run], paper: Paper) -> Table:
         *left_out([grow]),
     )
     return Table("table-3", "Table 3. Post-norm joint training with as many tokens", columns, tuple(rows), notes)
+
+
+def is_longer_joint(run: Run) -> bool:
+    """Whether a run trains all blocks in several phases, each on documents that none has seen."""
+    return run.curriculum == "joint" and run.expected_phases > 1 and run.config.get("settings", {}).get("data") == "fresh"
 
 
 def hyperparameters(runs: Sequence[Run], paper: Paper) -> Table:

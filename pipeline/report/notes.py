@@ -7,7 +7,7 @@ from pipeline.report.cells import SeedMean
 from pipeline.report.records import Run
 
 PAIRED_BY = ("norm", "curriculum", "seed", "name")
-"""Settings in which the runs of a report are meant to differ."""
+"""Settings in which the runs of a report are meant to differ, controls apart."""
 
 
 def distinct(values: Sequence[Any]) -> list[Any]:
@@ -26,7 +26,12 @@ def mixed_inputs(runs: Sequence[Run]) -> list[str]:
         values = distinct([run.result.get(key) for run in runs])
         if len(values) > 1:
             notes.append(f"Different {what} ({', '.join(map(str, values))}): these values do not compare across runs.")
-    return notes + _mixed_settings(runs) + _several_seeds(runs)
+    return notes + _mixed_settings([run for run in runs if not run.control]) + _several_seeds(runs) + _controls(runs)
+
+
+def _controls(runs: Sequence[Run]) -> list[str]:
+    said = "; ".join(f"{run.label} ({run.control})" for run in runs if run.control)
+    return [f"Controls, not in tables that compare placement and curriculum, nor in the figures: {said}."] if said else []
 
 
 def _several_seeds(runs: Sequence[Run]) -> list[str]:

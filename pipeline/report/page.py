@@ -64,6 +64,7 @@ def _provenance(run: Run) -> dict[str, str]:
     starts = run.provenance if isinstance(run.provenance, list) else [run.provenance] if run.provenance else []
     seconds = run.number("seconds")
     told = [f"{run.norm}-norm, {run.curriculum}, seed {run.seed}", f"started {len(starts)} times" if len(starts) > 1 else ""]
+    told += [f"first phases from {', '.join(dict.fromkeys(run.result['shared_phases']))}" if run.result.get("shared_phases") else ""]
     told += [f"resumed from step {run.result['resumed_from']:,}" if run.result.get("resumed_from") else ""]
     told += [f"{seconds:,.0f} s" if seconds is not None else "", run.problem_kind]
     return {

@@ -47,7 +47,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. `problem` is empty or "kind: detail"; `label` is unique among the runs of a report."""
+    """One run. `problem` is empty or "kind: detail"; `label` is unique among the runs of a report; `control` says what sets it apart."""
 
     label: str
     name: str
@@ -62,6 +62,7 @@ class Run:
     curves: Curves
     problem: str
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    control: str = ""
 
     @property
     def problem_kind(self) -> str:
@@ -105,12 +106,18 @@ def _read_run(folder: RunFolder) -> Run:
         result=result,
         provenance=records["provenance"],
         phases=phases,
-        expected_phases=1 if curriculum == "joint" else settings.get("model", {}).get("blocks", max(1, len(phases))),
+        expected_phases=_expected_phases(settings, curriculum, len(phases)),
         curves=_curves(folder),
         problem="",
         diagnostics=_diagnostics(folder),
     )
     return replace(run, problem=unreadable or _problem(run))
+
+
+def _expected_phases(settings: Mapping[str, Any], curriculum: str, found: int) -> int:
+    if settings.get("phase_blocks"):
+        return len(settings["phase_blocks"])
+    return 1 if curriculum == "joint" else settings.get("model", {}).get("blocks", max(1, found))
 
 
 def _read_records(folder: RunFolder) -> tuple[dict[str, Any], str]:

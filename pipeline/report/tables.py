@@ -135,18 +135,17 @@ def _shown(phase: Phase, name: str) -> Cell:
 
 def budgets(runs: Sequence[Run], paper: Paper) -> Table:
     """Table A2, measured: what each run was given; the paper's rows below."""
-    counts = [Column(f"{what} tokens", ",.0f") for what in ("total", "unique", "active-layer")]
+    counts = [Column(name, ",.0f") for name in ("total tokens", "unique tokens", "active-layer tokens", "optimizer steps")]
     columns = (Column("run"), Column("phases", "d"), Column("active layers"), *counts)
-    keys = ("tokens_total", "tokens_unique", "active_layer_tokens")
+    keys = ("tokens_total", "tokens_unique", "active_layer_tokens", "optimizer_steps")
     rows: list[tuple[Cell, ...]] = []
     for run in runs:
         layers = ", ".join(str(phase.active_layers) for phase in run.phases)
         rows.append((run.label, len(run.phases) or run.problem_kind, layers, *(_recorded(run, key) for key in keys)))
     for row in paper.budgets:
         layers = ", ".join(map(str, row.layers))
-        rows.append(
-            (f"paper: {row.name}", row.phases, layers, row.total_tokens, row.unique_tokens, row.total_tokens / row.phases * sum(row.layers))
-        )
+        active = row.total_tokens / row.phases * sum(row.layers)
+        rows.append((f"paper: {row.name}", row.phases, layers, row.total_tokens, row.unique_tokens, active, None))
     notes = (
         "Target tokens, counted in training; active-layer tokens = sum over steps of target tokens x active layers.",
         "The paper's active-layer tokens are worked out here from its other columns, phases taken as equally long.",

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from runs import job, metrics
+from runs import job, metrics, settings
 
-from pipeline.contract.errors import RunError
+from pipeline.contract.errors import ManifestError, RunError
 from pipeline.contract.logit_cache import LogitCache
+from stage2_student.curriculum import document_order, training_range
 from stage2_student.data_order import DocumentOrder
 from stage2_student.train import train
 from stage2_student.training_plan import training_plan
@@ -64,8 +65,7 @@ def test_budgets_are_what_was_drawn(case):
     assert result["steps_executed"] == expected["optimizer_steps"]
     assert [phase["active_layers"] for phase in result["phases"]] == layers
     plan = training_plan(chosen)
-    planned = [key for key in expected if key != "optimizer_steps"]
-    assert {key: plan[key] for key in planned} == {key: expected[key] for key in planned}
+    assert {key: plan[key] for key in expected} == expected
 
 
 def phase_tokens(chosen: Any, phase: int) -> list[int]:
@@ -97,3 +97,34 @@ def test_a_shorter_training_range_draws_only_from_it(root):
     result = train(chosen)
     tokens = LogitCache.open(chosen.cache).input_tokens[:7] - 1
     assert result["tokens_unique"] == int(tokens.sum()) < result["tokens_total"]
+
+
+def test_a_run_of_short_passes_does_not_change_when_its_shard_is_extended():
+    grown = settings(curriculum="grow", train_documents=7)
+    assert [training_range(grown, documents) for documents in (5, 7, 24, 1000)] == [5, 7, 7, 7]
+    fresh = settings(curriculum="grow", train_documents=16, data="fresh")  # draws 48
+    assert [training_range(fresh, documents) for documents in (20, 48, 1000)] == [20, 48, 48]
+    assert training_range(settings(), 24) == 24
+
+
+def test_a_fresh_stream_never_leaves_its_range():
+    """A limit below what the cache holds cuts the last pass."""
+    order = document_order(settings(data="fresh", train_documents=8), [5, 5, 5, 9], 20)
+    assert sorted(order.at(0, 20).tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "depths", "rule"),
+    [
+        ("joint", [1, 2], "depths that are equal"),
+        ("grow", [1, 3], "each 0 or 1 more"),
+        ("grow", [2, 1], "each 0 or 1 more"),
+        ("freeze", [1, 1], "each 1 more"),
+        ("grow", [3, 4], "at most model.blocks=3"),
+        ("joint", [], "at least 1 item"),
+    ],
+)
+def test_depths_that_no_curriculum_has_are_refused(curriculum, depths, rule):
+    with pytest.raises(ManifestError, match=rf"phase_blocks=\[.*{rule}") as error:
+        settings(curriculum=curriculum, phase_blocks=depths)
+    assert "\n" not in str(error.value)

@@ -8,6 +8,7 @@ from stage2_student.data_order import SHARDS_PER_WINDOW, DocumentOrder
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=25)
 ORDERS = st.sampled_from(["fixed", "reshuffle"])
+LATER = st.sampled_from(["fixed", "reshuffle", "fresh"])
 SEEDS = st.integers(0, 2**31)
 
 
@@ -79,3 +80,33 @@ def test_documents_stay_inside_a_window_of_shards():
     shards = [{index // 5 for index in places[start : start + window]} for start in range(0, 200, window)]
     assert [len(found) for found in shards] == [SHARDS_PER_WINDOW] * 5
     assert shards != [set(range(start, start + SHARDS_PER_WINDOW)) for start in range(0, 40, SHARDS_PER_WINDOW)]
+
+
+@given(SIZES, st.integers(1, 40), SEEDS)
+def test_a_fresh_pass_goes_through_the_documents_that_follow(sizes, a_pass, seed):
+    total = sum(sizes)
+    order, fixed = (DocumentOrder(sizes, min(a_pass, total), seed, later) for later in ("fresh", "fixed"))
+    assert order.at(0, order.documents).tolist() == fixed.at(0, order.documents).tolist()
+    for first in range(0, total, order.documents):
+        last = min(total, first + order.documents)
+        assert sorted(order.at(first, last - first).tolist()) == list(range(first, last))
+    assert order.drawn(0, total).tolist() == list(range(total))
+
+
+@given(SIZES, st.lists(st.tuples(st.integers(1, 30), LATER, st.integers(0, 40), st.integers(1, 30)), min_size=2, max_size=12), SEEDS)
+def test_equal_stretches_are_equal_documents(sizes, chosen, seed):
+    """Which is what lets runs share a phase; the other way round only few equal documents are missed."""
+    total, found = sum(sizes), {}
+    for documents, later, position, count in chosen:
+        documents = min(documents, total)
+        if later == "fresh" and position + count > total:
+            continue
+        order = DocumentOrder(sizes, documents, seed, later)
+        drawn = order.at(position, count).tolist()
+        assert found.setdefault(order.stretch(position, count), drawn) == drawn
+
+
+def test_stretches_see_through_passes():
+    fixed, shuffled, fresh = (DocumentOrder([6, 6], 6, 0, later) for later in ("fixed", "reshuffle", "fresh"))
+    assert fixed.stretch(0, 6) == fixed.stretch(6, 6) == shuffled.stretch(0, 6) == fresh.stretch(0, 6)
+    assert len({fixed.stretch(6, 6), shuffled.stretch(6, 6), fresh.stretch(6, 6), fixed.stretch(3, 6)}) == 4

@@ -1,8 +1,9 @@
 """The settings of one student run. The defaults are the paper's (Ren et al. 2026, section 'Hyperparameters')."""
 
+from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.contract.errors import ManifestError, NotThereYet
 from pipeline.contract.manifest.shard import Targets
@@ -36,12 +37,16 @@ class StudentManifest(Strict):
     seed: NonNegativeInt = 42
     model: ModelShape = ModelShape()
     freeze: Freeze = Freeze()
+    phase_blocks: list[PositiveInt] | None = Field(
+        None, min_length=1, description="active blocks in each phase; joint: [K] when not given, grow and freeze: [1, ..., K]"
+    )
 
     steps: PositiveInt = Field(50_000, description="optimizer steps a phase")
     global_batch_size: PositiveInt = Field(64, description="documents a step")
     micro_batch_tokens: PositiveInt = Field(
         16_384, description="padded input tokens a micro-batch holds at most (one document may exceed it)"
     )
+    micro_batch_overhead: NonNegativeInt = Field(256, description="padded tokens that one micro-batch more has to save")
     learning_rate: PositiveFloat = 1e-4
     learning_rate_min: NonNegativeFloat = 1e-6
     warmup_ratio: float = Field(0.015, ge=0, lt=1, description="of the phase's steps, at least one step")
@@ -62,6 +67,9 @@ class StudentManifest(Strict):
 
     order: Literal["fixed", "reshuffle"] = Field("fixed", description="document order in later passes")
     data: Literal["continue", "rewind", "fresh"] = Field("continue", description="where a phase starts in the documents")
+    train_documents: PositiveInt | None = Field(
+        None, description="a pass goes through so many, the first of the shard (data=fresh: then through the next); all when not given"
+    )
 
     eval_interval: PositiveInt = Field(2000, description="optimizer steps between evaluations; also at step 0 and at each phase's end")
     checkpoint_interval: PositiveInt = 1000
@@ -69,6 +77,7 @@ class StudentManifest(Strict):
     keep_phase_ends: bool = Field(False, description="also keep model and optimizer at each phase's end, for good")
     probe_documents: NonNegativeInt = Field(8, description="validation documents evaluated at steps 0, 4, 8, 16, ... of a phase; 0: none")
     gradient_norms_interval: NonNegativeInt = Field(100, description="optimizer steps between gradient norms by block; 0: none")
+    tensorboard: bool = Field(True, description="event files in the run's folder, beside metrics.jsonl")
     snapshot_interval: NonNegativeInt = Field(0, description="optimizer steps between weights kept for diagnostics; 0: phase ends only")
 
     precision: Literal["auto", "bfloat16", "float32"] = Field("auto", description="auto: bfloat16 on CUDA, float32 on CPU")
@@ -90,6 +99,25 @@ class StudentManifest(Strict):
         if isinstance(value, list) or (isinstance(value, str) and (value == "auto" or "," in value)):
             raise NotThereYet(f"norm={value}: this version takes one placement for all phases; use 'pre' or 'post'")
         return value
+
+    @field_validator("phase_blocks")
+    @classmethod
+    def _depths(cls, depths: list[int] | None, info: ValidationInfo) -> list[int] | None:
+        curriculum, shape = info.data.get("curriculum"), info.data.get("model")
+        if depths is None or curriculum is None or shape is None:
+            return depths
+        rule, steps = {"joint": ("equal", {0}), "grow": ("each 0 or 1 more than the one before", {0, 1}), "freeze": ("each 1 more", {1})}[
+            curriculum
+        ]
+        if max(depths) > shape.blocks or not {after - before for before, after in pairwise(depths)} <= steps:
+            raise ValueError(f"curriculum={curriculum} takes depths that are {rule}, at most model.blocks={shape.blocks}")
+        return depths
+
+    @property
+    def depths(self) -> list[int]:
+        """Active blocks in each phase (paper, 'Curricula')."""
+        blocks = self.model.blocks
+        return self.phase_blocks or ([blocks] if self.curriculum == "joint" else list(range(1, blocks + 1)))
 
     @property
     def decided_tail(self) -> Literal["bucket", "sampled", "renormalize", "renormalize_one_sided"]:

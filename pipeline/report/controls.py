@@ -1,0 +1,40 @@
+"""Which runs of a report are controls: they differ from their curriculum's plain runs in more than placement and seed.
+
+A control stands in the tables of phases, budgets and runs; a mean of table 1 over a plain run and a control would mean nothing.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeline.contract.manifest.student import StudentManifest
+from pipeline.report.records import Run
+
+SETS_APART = ("phase_blocks", "data", "order", "train_documents", "freeze", "alpha", "gamma")
+"""Settings that make a control. Others that differ (a learning rate) leave two runs of a cell, which the tables refuse to average."""
+
+
+def mark_controls(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """`runs` with `control` filled in: the settings in which one is not as most runs of its curriculum, a tie being the default's."""
+    plain = {curriculum: _plain([run for run in runs if run.curriculum == curriculum]) for curriculum in {run.curriculum for run in runs}}
+    return tuple(replace(run, control=_differences(run, plain[run.curriculum])) for run in runs)
+
+
+def _plain(runs: Sequence[Run]) -> dict[str, Any]:
+    return {key: _most_common([_value(run, key) for run in runs], StudentManifest.model_fields[key].get_default()) for key in SETS_APART}
+
+
+def _most_common(values: Sequence[Any], default: Any) -> Any:
+    counts = Counter(map(str, values))
+    shown = str(default.model_dump() if hasattr(default, "model_dump") else default)
+    return max(values, key=lambda value: (counts[str(value)], str(value) == shown))
+
+
+def _value(run: Run, key: str) -> Any:
+    settings: Mapping[str, Any] = run.config.get("settings", {})
+    return settings.get(key)
+
+
+def _differences(run: Run, plain: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_value(run, key)}" for key in SETS_APART if str(_value(run, key)) != str(plain[key])) if run.config else ""

@@ -21,7 +21,7 @@ demo: setup
 	$(BIN)/pipeline demo
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # What `make test` does in miniature: captures killed and caches corrupted at random; the records say what was tried.
 drill: setup

@@ -27,6 +27,7 @@ from stage2_student.loss import SparseTargets, fused_distillation_loss
 
 ALPHA, GAMMA = 0.7, 0.3
 Inputs = tuple[Tensor, Tensor, Tensor, SparseTargets]
+Works, Pairs = dict[str, Callable[[], None]], list[tuple[str, str]]
 
 
 def inputs(tokens: int, width: int, vocabulary: int, k: int, dtype: torch.dtype) -> Inputs:
@@ -92,25 +93,37 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def ratios(case: Inputs, rounds: int, chunk: int) -> None:
-    """Print each loss over the floor of the same round, and the pairs that the issue of speed turns on."""
-    half = first(case, len(case[0]) // 2)
+def against_the_floor(case: Inputs, chunk: int) -> tuple[Works, Pairs]:
     works = {
         "floor": partial(floor, case),
         "bucket": partial(fused, case, chunk=chunk),
         "sampled": partial(fused, case, chunk=chunk, tail="sampled"),
         "CE alone": partial(fused, nothing_kept(case), chunk=chunk),
-        "bucket, tau = 2": partial(fused, case, chunk=chunk, temperature=2.0),
-        "bucket, uncompiled": partial(fused, case, chunk=chunk, kernels="eager"),
-        "torch.func": partial(through_torch_func, case, min(chunk, 1024)),
-        "half bucket": partial(fused, half, chunk=chunk),
-        "half autograd": partial(through_autograd, half),
     }
+    return works, [(name, "floor") for name in ("bucket", "sampled", "CE alone")] + [("bucket", "CE alone"), ("sampled", "CE alone")]
+
+
+def against_others(case: Inputs, chunk: int) -> tuple[Works, Pairs]:
+    half = first(case, len(case[0]) // 2)
+    works = {
+        "bucket, T/2": partial(fused, half, chunk=chunk),
+        "autograd, T/2": partial(through_autograd, half),
+        "torch.func, T/2": partial(through_torch_func, half, min(chunk, 1024)),
+        "uncompiled, T/2": partial(fused, half, chunk=chunk, kernels="eager"),
+    }
+    return works, [(name, "bucket, T/2") for name in list(works)[1:]]
+
+
+def ratios(case: Inputs, rounds: int, chunk: int, group: str) -> None:
+    """Print pairs of the same round; a first round is thrown away."""
+    works, pairs = GROUPS[group](case, chunk)
     taken = [{name: seconds(work) for name, work in works.items()} for _ in range(rounds + 1)][1:]
-    for name in list(works)[1:-2]:
-        show(f"{name} / floor", [row[name] / row["floor"] for row in taken])
-    for above, below in (("bucket", "CE alone"), ("sampled", "CE alone"), ("torch.func", "bucket"), ("half autograd", "half bucket")):
+    for above, below in pairs:
         show(f"{above} / {below}", [row[above] / row[below] for row in taken])
+    print(f"{'peak of this process':30s} {resident('VmHWM'):.1f} GB", flush=True)
+
+
+GROUPS = {"floor": against_the_floor, "others": against_others}
 
 
 def show(name: str, values: list[float]) -> None:
@@ -132,11 +145,10 @@ def print_extra_memory(case: Inputs, chunk: int) -> None:
     print(f"{resident('VmHWM') - before:.2f}")
 
 
-def memory(arguments: argparse.Namespace) -> None:
-    for tokens in (arguments.tokens // 2, arguments.tokens, 2 * arguments.tokens):
-        sizes = [f"--{name}={getattr(arguments, name)}" for name in ("width", "vocabulary", "k", "chunk", "dtype")]
-        command = [sys.executable, __file__, "--memory-of-one-call", f"--tokens={tokens}", *sizes]
-        print(f"extra memory at T={tokens:5d}: {subprocess.check_output(command, text=True).split()[-1]} GB", flush=True)
+def in_a_process_of_its_own(arguments: argparse.Namespace, part: str, tokens: int) -> str:
+    names = ("width", "vocabulary", "k", "chunk", "dtype", "rounds")
+    sizes = [f"--{name}={getattr(arguments, name)}" for name in names]
+    return subprocess.check_output([sys.executable, __file__, f"--part={part}", f"--tokens={tokens}", *sizes], text=True).rstrip()
 
 
 def main() -> None:
@@ -144,16 +156,27 @@ def main() -> None:
     for name, default in (("tokens", 4096), ("width", 512), ("vocabulary", 151_936), ("k", 64), ("rounds", 7), ("chunk", 2048)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
-    parser.add_argument("--memory-of-one-call", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=[*GROUPS, "memory"], help="one part only, in this process")
     a = parser.parse_args()
-    prepare_cpu_process()
+    if a.part:
+        return one_part(a)
+    print(f"T={a.tokens} D={a.width} V={a.vocabulary} k={a.k} chunk={a.chunk} {a.dtype}, 1 thread, {a.rounds} rounds", flush=True)
+    for tokens in (a.tokens // 2, a.tokens, 2 * a.tokens):
+        print(f"extra memory at T={tokens:<12d} {in_a_process_of_its_own(a, 'memory', tokens)} GB", flush=True)
+    for group in GROUPS:
+        print(in_a_process_of_its_own(a, group, a.tokens), flush=True)
+    return None
+
+
+def one_part(a: argparse.Namespace) -> None:
+    if a.part != "others":  # there, kept memory would add up to twice what each loss needs
+        prepare_cpu_process()
     torch.set_num_threads(1)
     case = inputs(a.tokens, a.width, a.vocabulary, a.k, getattr(torch, a.dtype))
-    if a.memory_of_one_call:
-        return print_extra_memory(case, a.chunk)
-    print(f"T={a.tokens} D={a.width} V={a.vocabulary} k={a.k} chunk={a.chunk} {a.dtype}, 1 thread, {a.rounds} rounds")
-    ratios(case, a.rounds, a.chunk)
-    return memory(a)
+    if a.part == "memory":
+        print_extra_memory(case, a.chunk)
+    else:
+        ratios(case, a.rounds, a.chunk, a.part)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Checkpoints:
         return pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else ""
 
     def clean(self) -> None:
-        """Remove what killed writers of this run left, whose only writer this is: temporary folders, folders without a state, folders that `latest` was not moved to."""
+        """Remove what killed writers left of the run: temporary folders, checkpoints without a state or newer than `latest` says."""
         if self.processes.rank == 0:
             halves = [folder for folder in self.folder.glob("step-*") if folder.name > self._named() or _position(folder) is None]
             for folder in [*halves, *self.folder.parent.glob(f"*/{TEMPORARY_PREFIX}*")]:

@@ -61,9 +61,9 @@ class GuardRails:
         """
         if self.nonfinite > self.limit:
             raise RunError(
-                f"{self.run}: the gradient is not finite at step {step} (documents {sorted(documents)[:4]}...), and nonfinite_limit={self.limit} "
-                f"such steps are allowed; no checkpoint was touched: lower learning_rate under another name, or go on with "
-                f"--set nonfinite_limit={2 * self.nonfinite}"
+                f"{self.run}: the gradient is not finite at step {step} (documents {sorted(documents)[:4]}...), and "
+                f"nonfinite_limit={self.limit} such steps are allowed; no checkpoint was touched: "
+                f"lower learning_rate under another name, or go on with --set nonfinite_limit={2 * self.nonfinite}"
             )
 
 

@@ -329,8 +329,8 @@ class _Run:
             self.guards.require_few(phase.first_step + step, indices)
         elif not math.isfinite(loss):
             raise RunError(
-                f"{self.job.run}: the loss is {loss} at step {phase.first_step + step} and its gradient is finite; no checkpoint was touched: "
-                "lower learning_rate under another name"
+                f"{self.job.run}: the loss is {loss} at step {phase.first_step + step} and its gradient is finite; "
+                "no checkpoint was touched: lower learning_rate under another name"
             )
         elif (spike := self.guards.spike(phase.index, loss)) is not None:
             self._record("guard", phase, step, spike)

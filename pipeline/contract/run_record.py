@@ -22,7 +22,7 @@ from pipeline.contract.atomic_io import write_json, write_text
 from pipeline.contract.errors import RunError
 
 Metrics = dict[str, Any]
-"""Keys: `kind` (train, val, probe, event, guard), `step` (optimizer steps over all phases), `phase`, `phase_step`, and slash-separated values."""
+"""Keys: `kind` (train, val, probe, event, guard), `step` (optimizer steps over all phases), `phase`, `phase_step`, values by a/path."""
 
 
 @dataclass(frozen=True)

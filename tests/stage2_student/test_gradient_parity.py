@@ -15,7 +15,7 @@ from stage2_student.batches import collate
 from stage2_student.curriculum import is_trained, phases
 from stage2_student.loss import distillation_loss
 from stage2_student.phase_models import first_model
-from stage2_student.support import SUPPORTED, Engine
+from stage2_student.support import SUPPORTED
 
 RELATIVE = 1e-5
 ROUNDED = [engine for engine in SUPPORTED if engine.precision == "bfloat16"]

@@ -25,7 +25,7 @@ def two(root: Path, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def folders(module_root) -> dict[str, Path]:
-    """A run that is left alone, and beside it one that is stopped in phase 1; then one that loses a process there; the same on one process."""
+    """A run left alone and, beside it, one stopped in phase 1; then one that loses a process there; and the same on one process."""
     places = {name: module_root / f"runs/{name}" for name in ("alone", "stopped", "bereft", "single")}
     alone, stopped = two(module_root, "alone"), two(module_root, "stopped")
     wait_for_step(stopped, places["stopped"], 10)

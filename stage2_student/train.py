@@ -243,7 +243,7 @@ class _Run:
         tokens = max(1, sum(lengths) - len(lengths))
         sums = self._accumulate(engine, batches, len(plan[self.processes.rank]), tokens)
         with self.clock("compute"):  # a device catches up here, and so do other ranks
-            loss, kl, kd, ce, student_tail, stopping = self.processes.sum(sums).tolist()
+            loss, kl, kd, ce, student_tail, stopping, seen = self.processes.sum(sums).tolist()
         rate = learning_rate(phase_step, self.settings)
         norms = self._gradient_norms(engine, phase_step)
         with self.clock("update"):
@@ -268,7 +268,7 @@ class _Run:
                 "growth/active_layers": phase.active_layers,
                 **self.telemetry.of_update(self.clock.stop(), lengths, tokens, clipped=norm > self.settings.gradient_clip),
                 "perf/padding_efficiency": padding_efficiency(lengths, plan),
-                "tokens": tokens,
+                "tokens": round(seen),
             },
         )
         return stopping > 0
@@ -283,15 +283,16 @@ class _Run:
     def _accumulate(self, engine: StudentEngine, batches: Iterator[MicroBatch], count: int, tokens: int) -> torch.Tensor:
         """Forward and backward over this rank's next `count` micro-batches.
 
-        Returns [6]: loss, kl, kd, ce, student tail as shares of the global means, and whether this rank was told to stop.
+        Returns [7]: loss, kl, kd, ce, student tail as shares of the global means, whether this rank was told to stop, targets seen.
         """
-        sums = torch.zeros(6, dtype=torch.float64, device=self.processes.device)
+        sums = torch.zeros(7, dtype=torch.float64, device=self.processes.device)
         for number in range(count):
             with self.clock("load"):
                 batch = next(batches)
             with self.clock("compute"):
                 loss = self._loss(engine, batch.to(self.processes.device), tokens)
                 engine.backward(loss.loss, last=number == count - 1)
+                sums[6] += batch.tokens
                 sums[:5] += torch.stack([part.detach().double() for part in loss])
         sums[5] = float(self.stop.received != 0)
         return sums

@@ -193,6 +193,7 @@ class _Run:
             # non-reentrant: a frozen prefix has no input that needs a gradient, and is not recomputed
             model.gradient_checkpointing_enable({"use_reentrant": False})
         return StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
+
     def _telemetry(self, engine: StudentEngine, phase: Phase) -> Telemetry:
         trained = partial(is_trained, phase=phase, settings=self.settings)
         config = cast(BlockStackConfig, engine.model.config)

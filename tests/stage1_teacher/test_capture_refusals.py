@@ -166,11 +166,6 @@ def test_an_engine_that_is_not_installed(here, refused, without_vllm):
     assert not (here / "artifacts" / "caches" / "tiny" / "shards").exists()
 
 
-def test_a_part_that_is_not_there_yet(here, refused):
-    assert "this version" in refused("--executor", "ray")
-    assert not (here / "artifacts" / "caches" / "tiny" / "shards").exists()
-
-
 @pytest.mark.parametrize("value", ["0", "256", "many"])
 def test_a_k_out_of_its_rule(refused, value):
     assert "targets.k=" in refused("--set", f"targets.k={value}")

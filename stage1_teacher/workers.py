@@ -27,7 +27,7 @@ def run_workers(request: CaptureRequest, rule: Rule) -> Dealt:
     Raises:
         PipelineError: the first that a worker raised; a shard was given up; or no worker comes as far as a shard any more.
     """
-    executor = request.executor or LocalExecutor(deal(visible_devices(), request.shard.cache.tensor_parallel))
+    executor = request.executor or LocalExecutor(deal(visible_devices(), request.shard.cache.tensor_parallel, request.workers))
     try:
         return _Crew(request, rule, executor).run()
     finally:

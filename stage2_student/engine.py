@@ -9,7 +9,8 @@ import math
 import os
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -19,19 +20,19 @@ from torch import Tensor
 
 from pipeline.contract.errors import RunError
 from pipeline.contract.manifest.student import StudentManifest
-from pipeline.contract.process import prepare_cpu_process
+from pipeline.contract.process import changed_environment, prepare_cpu_process
 from stage2_student.model.student import BlockStackForCausalLM
 from stage2_student.support import Engine, require_supported
 
 State = dict[str, Tensor]
 
-ALONE = "PIPELINE_PROCESS_ALONE"
-"""Set where the launcher's variables are our own: no launcher started this process."""
-
 INIT_TIMEOUT = timedelta(minutes=10)
 
 PERSISTENT_VECTORS = 10
 """ZeRO 3 keeps parameters of up to so many times `hidden_size` elements whole: norms and biases, not worth a gather."""
+
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's default for gradients reduced at once. It reserves a buffer of that many, so a smaller model gets a smaller one."""
 
 
 def resolve_precision(settings: StudentManifest) -> torch.dtype:
@@ -53,7 +54,6 @@ class Processes:
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             prepare_cpu_process()
-        _environment()
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # DeepSpeed's calls, not ours
         import deepspeed
         import deepspeed.comm as comm
@@ -61,7 +61,8 @@ class Processes:
         # gloo does the collectives; this op would compile for minutes and wants ninja and g++
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         if not comm.is_initialized():
-            deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False, timeout=INIT_TIMEOUT)
+            with _launched():
+                deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False, timeout=INIT_TIMEOUT)
         self.rank, self.world_size = comm.get_rank(), comm.get_world_size()
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
         self._comm = comm
@@ -84,19 +85,26 @@ class Processes:
             self._comm.barrier()
 
 
-def _environment() -> None:
-    """What a launcher would have set, for a single process started by hand (then marked ALONE); SLURM's names translated."""
-    slurm = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+@contextmanager
+def _launched() -> Iterator[None]:
+    """The variables of a launcher: SLURM's under their usual names, and of a process started by hand its own, for as long as this takes.
+
+    What such a process starts later would take them for its own launcher's. LOCAL_RANK stays: DeepSpeed's engines read it.
+    """
+    if "RANK" in os.environ:
+        yield
+        return
     if {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        for name, theirs in slurm.items():
-            os.environ.setdefault(name, os.environ[theirs])
-    if "RANK" not in os.environ:
-        os.environ[ALONE] = "1"
+        os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
+        os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
+        yield
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    for name, value in alone.items():
-        os.environ.setdefault(name, value)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    os.environ["LOCAL_RANK"] = "0"
+    with changed_environment({"RANK": "0", "WORLD_SIZE": "1"} | meeting):
+        yield
 
 
 class StudentEngine:
@@ -130,18 +138,18 @@ class StudentEngine:
             model=cast(Any, model).to(processes.device),
             model_parameters=trained,
             optimizer=optimizer,
-            config=self._config(model.config.hidden_size),
+            config=self._config(model.config.hidden_size, sum(parameter.numel() for parameter in trained)),
         )
         self._set_masters(masters)
         keeps = processes.rank == 0
         self.frozen: State = {name: tensor for name, tensor in masters.items() if keeps and not is_trained(name)}
 
-    def _config(self, hidden_size: int) -> dict[str, Any]:
+    def _config(self, hidden_size: int, elements: int) -> dict[str, Any]:
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,  # the loop owns micro-batches and their weights
             "gradient_accumulation_steps": 1,
             "gradient_clipping": self.settings.gradient_clip,
-            "zero_optimization": self._zero_config(hidden_size),
+            "zero_optimization": self._zero_config(hidden_size, elements),
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
             "steps_per_print": 2**31,
@@ -150,9 +158,9 @@ class StudentEngine:
             config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
         return config
 
-    def _zero_config(self, hidden_size: int) -> dict[str, Any]:
+    def _zero_config(self, hidden_size: int, elements: int) -> dict[str, Any]:
         host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-        config: dict[str, Any] = {"stage": self.settings.zero}
+        config: dict[str, Any] = {"stage": self.settings.zero, "reduce_bucket_size": min(BUCKET_ELEMENTS, elements)}
         if self.settings.zero == 3:
             config["stage3_param_persistence_threshold"] = PERSISTENT_VECTORS * hidden_size
         if self.settings.offload != "none":

@@ -13,7 +13,6 @@ from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.run_record import Metrics
-from stage2_student.engine import ALONE
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
 from stage2_student.provenance import record_end
@@ -26,7 +25,7 @@ GRACE_SECONDS = 30.0
 
 def launched_by_another() -> bool:
     """Whether torchrun, deepspeed or srun started this process."""
-    return ("RANK" in os.environ and ALONE not in os.environ) or _under_slurm()
+    return "RANK" in os.environ or _under_slurm()
 
 
 def _under_slurm() -> bool:
@@ -98,7 +97,7 @@ def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "stage2_student.worker", str(folder)]
     places = [{"RANK": str(index), "LOCAL_RANK": str(index)} for index in range(devices)]
     # a session of their own: Ctrl-C reaches this process alone, which passes it on once
-    environment = threads | {name: value for name, value in os.environ.items() if name != ALONE} | meeting
+    environment = threads | dict(os.environ) | meeting
     return [subprocess.Popen(command, env=environment | place, stdout=sys.stderr, start_new_session=True) for place in places]
 
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -89,5 +90,7 @@ def _memory(device: torch.device) -> float:
     """The most that was held at a time, in GiB: by torch on a GPU, by the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
+    if (status := Path("/proc/self/status")).exists():  # rusage's maximum begins with that of the process that started this one
+        return int(status.read_text(encoding="utf-8").split("VmHWM:")[1].split()[0]) / 2**20
     unit = 1 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def changed_environment(changes: dict[str, str]) -> Iterator[None]:
+    """Environment variables for as long as this takes."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ |= changes
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def end_with_parent() -> None:

@@ -1,17 +1,20 @@
 """Deal a machine's GPUs to its workers: each sees its own and no other, whatever library it loads."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
 from pipeline.contract.errors import PipelineError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+SHARE = "PIPELINE_DEVICE_SHARE"
 
 
-def deal(devices: Sequence[str], group: int = 1) -> list[dict[str, str]]:
-    """An environment for each group of `group` neighbouring devices; more workers than groups share them, round and round.
+def deal(devices: Sequence[str], group: int = 1, workers: int = 1) -> list[dict[str, str]]:
+    """An environment for each group of `group` neighbouring devices; more `workers` than groups share them, round and round.
 
-    Devices that make up no whole group stay idle. Without any device there is one environment that changes nothing.
+    Each is told the part of its devices that it may fill, see `device_share`. Devices that make up no whole group stay idle.
+    Without any device there is one environment that changes nothing.
 
     Raises:
         PipelineError: fewer devices than a group takes.
@@ -22,7 +25,19 @@ def deal(devices: Sequence[str], group: int = 1) -> list[dict[str, str]]:
         raise PipelineError(
             f"{VISIBLE}={','.join(devices)}: {len(devices)} visible GPUs, a worker takes {group}; make more visible, or use fewer for each"
         )
-    return [{VISIBLE: ",".join(devices[first : first + group])} for first in range(0, len(devices) - group + 1, group)]
+    firsts = range(0, len(devices) - group + 1, group)
+    part = shared(1 / math.ceil(workers / len(firsts)))
+    return [{VISIBLE: ",".join(devices[first : first + group])} | part for first in firsts]
+
+
+def shared(part: float) -> dict[str, str]:
+    """The environment of a process that has `part` of its devices; the whole of them needs no word."""
+    return {SHARE: repr(part)} if part < 1 else {}
+
+
+def device_share() -> float:
+    """The part of its devices' memory that this process may fill: others fill the rest."""
+    return float(os.environ.get(SHARE, "1"))
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:

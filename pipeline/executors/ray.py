@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 from pipeline.contract.errors import PipelineError
 from pipeline.executors.base import Ended, Work
 from pipeline.executors.child import GRACE_SECONDS, Child
+from pipeline.executors.devices import shared
 
 ADDRESS = "RAY_ADDRESS"
 PASSED_ON = ("PIPELINE_", "TRANSFORMERS_", "HF_HUB_OFFLINE", "TQDM_DISABLE")
@@ -144,6 +145,7 @@ class RayExecutor:
         host: Any = ray.remote(_Host)
         actor = host.options(**_options(self.resources)).remote()
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        environment |= shared(self.resources.get("GPU", 1.0))
         stream = actor.run.options(num_returns="streaming").remote(pickle.dumps(work), environment, str(Path.cwd()))
         self._seats[seat] = _Seat(actor, stream)
 

@@ -13,11 +13,15 @@ from pydantic import ValidationError
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.fingerprint import VLLM_SETTINGS
 from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.executors.devices import device_share
 from stage1_teacher.engines.vllm_plugin import register_here
 from stage1_teacher.teacher_files import TeacherFiles
 
 CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
 LLVMLITE = "llvmlite.binding.ffi"
+
+MEMORY_FILLED = 0.9
+"""Of a GPU's memory, by all workers that share it; the rest is for what CUDA takes. On a CPU vLLM goes by CPU_CACHE_GIB."""
 
 
 def start(files: TeacherFiles, shard: ShardManifest, architecture: str) -> Any:
@@ -73,6 +77,7 @@ def arguments(files: TeacherFiles, shard: ShardManifest, architecture: str, on_c
         "tensor_parallel_size": layout.tensor_parallel,
         "distributed_executor_backend": "mp" if layout.tensor_parallel > 1 else "uni",
         "enforce_eager": not on_cuda,
+        **({"gpu_memory_utilization": MEMORY_FILLED * device_share()} if on_cuda else {}),
         "disable_log_stats": True,
         "seed": 0,
     }

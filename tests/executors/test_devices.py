@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.contract.errors import PipelineError
 from pipeline.executors.base import Ended
-from pipeline.executors.devices import deal, visible_devices
+from pipeline.executors.devices import deal, device_share, visible_devices
 from pipeline.executors.local import LocalExecutor
 
 
@@ -29,6 +29,11 @@ def dealt(devices, group=1):
 )
 def test_a_device_or_a_group_each(devices, group, expected):
     assert dealt(devices, group) == expected
+
+
+@pytest.mark.parametrize(("workers", "share"), [(1, None), (2, None), (3, "0.5"), (4, "0.5"), (5, repr(1 / 3))])
+def test_workers_that_share_a_device_share_its_memory(workers, share):
+    assert {environment.get("PIPELINE_DEVICE_SHARE") for environment in deal(["0", "1", "2", "3"], 2, workers)} == {share}
 
 
 def test_too_few_for_a_group():
@@ -61,16 +66,16 @@ class SeenAtImport:
 
 
 def look():
-    seen = (os.environ.get("CUDA_VISIBLE_DEVICES"), "torch" in sys.modules)
+    seen = (os.environ.get("CUDA_VISIBLE_DEVICES"), device_share(), "torch" in sys.modules)
     return lambda send: send(seen)
 
 
 def test_a_process_knows_its_devices_before_it_imports_anything():
     """More workers than devices share them, round and round."""
-    executor, found = LocalExecutor(deal(["4", "6"])), {}
+    executor, found = LocalExecutor(deal(["4", "6"], workers=3)), {}
     for seat in range(3):
         executor.start(seat, SeenAtImport())
     while len(found) < 3 or any(message != Ended() for _, message in found.values()):
         seat, message = executor.receive()
         found[seat] = (found.get(seat, (message,))[0], message)
-    assert {seat: seen for seat, (seen, _) in found.items()} == {0: ("4", False), 1: ("6", False), 2: ("4", False)}
+    assert {seat: seen for seat, (seen, _) in found.items()} == {0: ("4", 0.5, False), 1: ("6", 0.5, False), 2: ("4", 0.5, False)}

@@ -97,6 +97,17 @@ def test_the_same_messages_and_ends_as_locally(ray_cluster):
     assert isinstance(found[1][1].problem, RunError) and str(found[1][1].problem) == "mend this"
 
 
+def test_half_a_gpu_is_half_its_memory(ray_cluster):
+    """Ray knows of GPUs what a node says, and shows a seat the one that it shares."""
+    node = ray_cluster.add_node(num_cpus=0, num_gpus=1)
+    with ray_executor({"GPU": 0.5}, ray_cluster.address) as executor:
+        for seat in range(2):
+            executor.start(seat, works.tell_devices)
+        found = [executor.receive() for _ in range(4)]
+    ray_cluster.remove_node(node)
+    assert sorted((seat, *message) for seat, message in found if not isinstance(message, Ended)) == [(0, "0", 0.5), (1, "0", 0.5)]
+
+
 def test_told_to_end_actors_and_processes_are_gone(ray_cluster, tmp_path):
     """Also one that waits for room it will never get."""
     with ray_executor({"slot": 2}, ray_cluster.address) as executor:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from pipeline.contract.errors import RunError
+from pipeline.executors.devices import device_share
 
 
 def say(words, send):
@@ -18,6 +19,10 @@ def say(words, send):
 def refuse(send):
     send("begun")
     raise RunError("mend this")
+
+
+def tell_devices(send):
+    send((os.environ["CUDA_VISIBLE_DEVICES"], device_share()))
 
 
 def break_down(send):

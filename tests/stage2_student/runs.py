@@ -33,7 +33,6 @@ SETTINGS: dict[str, Any] = {
     "checkpoint_interval": 3,
     "gradient_checkpointing": False,
 }
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def capture(folder: Path, *sets: str) -> Path:
@@ -94,9 +93,8 @@ def train_arguments(root: Path, name: str, *more: str, **changes: Any) -> list[s
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what an engine here has left in it: a child would join this process's group."""
-    kept = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-    return kept | {
+    """This process's, one thread for each child, and where it finds the modules of the tests."""
+    return os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(Path(__file__).parent), str(CHECKOUT / "tests")]),
     }

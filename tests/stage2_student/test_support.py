@@ -3,6 +3,7 @@ is written loads again (field cases 40, 41, 46). What is not in it is refused in
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,6 +72,21 @@ def test_stage_three_really_keeps_parts(module_root):
     held = {name for name, parameter in engine.model.named_parameters() if parameter.numel() > 0}
     engine.close()
     assert held <= whole and all("norm" in name for name in whole) and len(whole) == 13
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_a_small_model_s_engine_reserves_little(module_root, zero):
+    """DeepSpeed's buckets of 500 million elements are gigabytes, and a process of as many as the machine has cannot fork loaders."""
+    before = reserved_gib()
+    _, engine = open_engine(gradient_job(module_root, Case(Engine(zero, "float32", "none"), False, "joint")))
+    after = reserved_gib()
+    engine.close()
+    assert after - before < 0.5
+
+
+def reserved_gib() -> float:
+    """Of this process: writable memory it alone has, touched or not."""
+    return int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) / 2**20
 
 
 # --- the table, and what is not in it ---

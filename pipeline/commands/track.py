@@ -1,4 +1,4 @@
-"""`pipeline track`: a run's metrics.jsonl to TensorBoard or wandb, after the fact or while it trains."""
+"""`pipeline track`: a run's metrics.jsonl to TensorBoard, wandb or trackio, after the fact or while it trains."""
 
 from typing import Annotated, Literal
 
@@ -11,12 +11,12 @@ from pipeline.contract.layout import ArtifactRoot
 
 def track(
     run: Annotated[str, typer.Argument(help="A run's name.")],
-    to: Annotated[Literal["tensorboard", "wandb"], typer.Option(help="What to send its metrics to.")] = "tensorboard",
+    to: Annotated[Literal["tensorboard", "wandb", "trackio"], typer.Option(help="What to send its metrics to.")] = "tensorboard",
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run is finished.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a run's metrics to a tracker. Training writes TensorBoard's files itself; wandb stays offline unless WANDB_MODE is set."""
+    """Send a run's metrics to a tracker. Training writes TensorBoard's files; wandb is offline unless WANDB_MODE is set, trackio local."""
     from stage2_student.trackers import export
 
     folder = ArtifactRoot.resolve(root).run(run)

@@ -79,6 +79,7 @@ def arguments(files: TeacherFiles, shard: ShardManifest, architecture: str, on_c
         "enforce_eager": not on_cuda,
         **({"gpu_memory_utilization": MEMORY_FILLED * device_share()} if on_cuda else {}),
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "seed": 0,
     }
 

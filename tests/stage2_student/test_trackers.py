@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -109,18 +111,32 @@ def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
         export(RunFolder(tmp_path), "wandb")
 
 
+def exported(folder, to, **variables) -> None:
+    """Three records to a tracker, from a process of its own: some start a service beside it."""
+    record_of = RunFolder(folder)
+    record_of.write("config", {"run": "paper/pre-joint", "settings": {"seed": 42}})
+    for step in (1, 2, 3):
+        record_of.append_metrics(record(step, float(step)))
+    record_of.write("result", {})
+    imports = "from pathlib import Path; from pipeline.contract.run_record import RunFolder; from stage2_student.trackers import export"
+    code = f"{imports}; print(export(RunFolder(Path({str(folder)!r})), {to!r}))"
+    clean = environment() | {"PYTHONPATH": os.pathsep.join([str(CHECKOUT), *sys.path])} | variables
+    done = subprocess.run([sys.executable, "-c", code], env=clean, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and re.search(r"^3$", done.stdout, re.M), done.stdout + done.stderr[-2000:]
+
+
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_offline(tmp_path):
-    """In a process of its own: wandb starts a service beside it."""
-    folder = RunFolder(tmp_path)
-    folder.write("config", {"run": "paper/pre-joint", "settings": {"seed": 42}})
-    for step in (1, 2, 3):
-        folder.append_metrics(record(step, float(step)))
-    folder.write("result", {})
-    imports = "from pathlib import Path; from pipeline.contract.run_record import RunFolder; from stage2_student.trackers import export"
-    code = f"{imports}; print(export(RunFolder(Path({str(tmp_path)!r})), 'wandb'))"
-    clean = environment() | {"WANDB_SILENT": "true", "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", code], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.split()[-1] == "3", done.stderr[-2000:]
+    exported(tmp_path, "wandb", WANDB_SILENT="true")
     (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert b"train/loss" in kept.read_bytes()
+
+
+@pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
+def test_trackio_on_this_machine(tmp_path):
+    exported(tmp_path, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+    with sqlite3.connect(tmp_path / "trackio/paper.db") as kept:
+        rows = kept.execute("SELECT run_name, step, metrics FROM metrics ORDER BY step").fetchall()
+    assert [(run, step, json.loads(metrics)) for run, step, metrics in rows] == [
+        ("paper/pre-joint", step, {"train/loss": float(step)}) for step in (1, 2, 3)
+    ]

@@ -83,12 +83,11 @@ class RunWatch:
         """The run now. Nothing that stands in its folder makes this raise."""
         remarks: list[str] = []
         age = self._follow(remarks)
-        config, starts = self._read("config", remarks), self._read("provenance", remarks)
-        starts = [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
-        last = starts[-1] if starts and isinstance(config, dict) else None
-        state, reason = standing(self._read("result", remarks) is not None, last, age)
+        config, result = self._read("config", dict, remarks), self._read("result", dict, remarks)
+        starts = [start for start in self._read("provenance", list, remarks) or [] if isinstance(start, dict)]
+        state, reason = standing(result is not None, starts[-1] if starts and config is not None else None, age)
         settings = self._settings(config, remarks)
-        if shared := self._read("shared_phases", remarks):
+        if shared := self._read("shared_phases", list, remarks):
             remarks.append(f"first phases taken over from {', '.join(dict.fromkeys(map(str, shared)))}")
         return self._view(state, reason, remarks, settings, starts, age)
 
@@ -109,16 +108,18 @@ class RunWatch:
     def _forget(self) -> None:
         self.metrics = RunMetrics()
 
-    def _read(self, name: str, remarks: list[str]) -> Any:
-        try:
-            return self._folder.read(name)
-        except (RunError, OSError):
-            remarks.append(f"{name}.json cannot be read")
-            return None
+    def _read(self, name: str, form: type, remarks: list[str]) -> Any:
+        """A record of the folder, None where it is not there or, with a remark, where it is no such thing."""
+        with suppress(RunError, OSError, UnicodeDecodeError, RecursionError):
+            value = self._folder.read(name)
+            if value is None or isinstance(value, form):
+                return value
+        remarks.append(f"{name}.json cannot be read")
+        return None
 
-    def _settings(self, config: Any, remarks: list[str]) -> StudentManifest | None:
+    def _settings(self, config: dict[str, Any] | None, remarks: list[str]) -> StudentManifest | None:
         """Those it was started with; what an earlier or later version wrote may not be ours to read."""
-        if not isinstance(config, dict):
+        if config is None:
             return self._planned
         with suppress(ManifestError):
             return parse(StudentManifest, config.get("settings"), "config.json")

@@ -11,7 +11,7 @@ from pipeline.watch.charts import Charts
 from pipeline.watch.picture import Picture, Watch
 from pipeline.watch.run_metrics import RunMetrics
 from pipeline.watch.run_state import RunView
-from pipeline.watch.words import LEGEND, PROGRESS, VALUES, capture_line, event, guards, label, notes, printable, rows
+from pipeline.watch.words import HEADER, LEGEND, capture_line, event, guards, label, notes, printable, rows
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -31,7 +31,7 @@ def render_page(picture: Picture, watch: Watch, charts: Charts, every: float) ->
         reload=max(RELOAD_SECONDS, math.ceil(every)),
         capture=picture.capture and capture_line(picture.capture),
         capture_share=_share(picture.capture),
-        header=(*PROGRESS, *VALUES),
+        header=HEADER,
         rows=rows(picture),
         notes=notes(picture),
         legend=LEGEND,

@@ -1,7 +1,7 @@
 """The picture on a terminal: drawn anew in place, or printed once where nothing can be drawn in place."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pipeline.watch.picture import Picture
 from pipeline.watch.run_state import STATES, RunView, State
-from pipeline.watch.words import LEGEND, PROGRESS, VALUES, Row, capture_line, notes, rows
+from pipeline.watch.words import HEADER, LEGEND, Row, capture_line, notes, rows
 
 COLOURS: dict[State, str] = {
     "running": "cyan",
@@ -22,8 +22,9 @@ COLOURS: dict[State, str] = {
 }
 """Beside a mark and the word; NO_COLOR is heeded."""
 
-WIDE = 132
-"""Columns from which on a run has one line; below, the table is cut in two."""
+LEFT = ("run", "state", "guard rails")
+GAP = 2
+"""Blanks between columns."""
 
 ROOM = 12
 """Lines of a screen that are not rows: title, summary, cache, headers, legend, some notes."""
@@ -55,10 +56,10 @@ def show_once(picture: Picture, console: Console) -> None:
 
 def plain(picture: Picture) -> list[str]:
     """Lines of text; the columns line up."""
-    cells = [(*PROGRESS, *VALUES), *((*row.progress, *row.values) for row in rows(picture))]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(cells[0]))]
+    cells = [HEADER, *(row.cells for row in rows(picture))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     table = [
-        "  ".join(text.ljust(width) if place < 2 else text.rjust(width) for place, (text, width) in enumerate(zip(line, widths)))
+        "  ".join(text.ljust(width) if name in LEFT else text.rjust(width) for name, text, width in zip(HEADER, line, widths))
         for line in cells
     ]
     capture = [capture_line(picture.capture)] if picture.capture else []
@@ -67,15 +68,31 @@ def plain(picture: Picture) -> list[str]:
 
 def drawn(picture: Picture, width: int, height: int | None = None, *, live: bool = False) -> RenderableType:
     """The picture for a terminal of `width` columns; of more runs than `height` has lines for, the ones that ask for attention."""
-    shown = list(picture.runs) if height is None else most_urgent(picture.runs, max(1, (height - ROOM) // (1 if width >= WIDE else 2)))
+    parted = parts_of(rows(picture), width)
+    shown = list(picture.runs) if height is None else most_urgent(picture.runs, max(1, (height - ROOM) // len(parted)))
     parts: list[RenderableType] = [Text(_title(picture), style="bold"), Text(picture.summary)]
     parts += [Text(capture_line(picture.capture))] if picture.capture else []
-    parts += _tables(rows(picture, shown), wide=width >= WIDE)
+    parts += [_table(columns, rows(picture, shown)) for columns in parted]
     hidden = len(picture.runs) - len(shown)
     parts += [Text(f"{hidden} more runs; a higher window shows them", style="dim")] if hidden else []
     parts += [Text(f"! {note}", style="yellow") for note in notes(picture)]
     parts += [Text(LEGEND, style="dim"), Text("Ctrl-C ends the view; the runs go on", style="dim")] if live else []
     return Group(*parts)
+
+
+def parts_of(found: Sequence[Row], width: int) -> list[list[int]]:
+    """The columns that have room beside each other, a list a table; each begins with the run's name, which alone may be folded."""
+    lines = [HEADER, *(row.cells for row in found)]
+    first, *others = [max(map(len, column)) + GAP for column in zip(*lines, strict=True)]
+    parts, room = [[0]], width - min(first, width // 2)
+    left = room
+    for place, wanted in enumerate(others, start=1):
+        if wanted > left and len(parts[-1]) > 1:
+            parts.append([0])
+            left = room
+        parts[-1].append(place)
+        left -= wanted
+    return parts
 
 
 def most_urgent(runs: Sequence[RunView], count: int) -> list[RunView]:
@@ -89,19 +106,10 @@ def _title(picture: Picture) -> str:
     return f"{picture.name}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}{report}"
 
 
-def _tables(found: Sequence[Row], *, wide: bool) -> Iterable[RenderableType]:
-    if wide:
-        return [_table((*PROGRESS, *VALUES), [(row.state, (*row.progress, *row.values)) for row in found])]
-    halves = _table(PROGRESS, [(row.state, row.progress) for row in found])
-    return [halves, _table(("run", *VALUES), [(row.state, (row.progress[0], *row.values)) for row in found])]
-
-
-def _table(header: Sequence[str], lines: Sequence[tuple[State, Sequence[str]]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(
-            name, justify="left" if name in ("run", "state", "guard rails") else "right", overflow="fold", no_wrap=name != "guard rails"
-        )
-    for state, cells in lines:
-        table.add_row(*(Text(text, style=COLOURS[state] if name == "state" or "NaN" in text else "") for name, text in zip(header, cells)))
+def _table(columns: Sequence[int], found: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for place in columns:
+        table.add_column(HEADER[place], justify="left" if HEADER[place] in LEFT else "right", overflow="fold", no_wrap=place > 0)
+    for row in found:
+        table.add_row(*(Text(row.cells[place], style=COLOURS[row.state] if HEADER[place] == "state" else "") for place in columns))
     return table

@@ -12,8 +12,10 @@ from pipeline.watch.run_state import RunView, State
 MARKS: dict[State, str] = {"running": "▶", "died": "✗", "failed": "✗", "stopped": "‖", "waiting": "·", "done": "✓"}
 """Beside the word, so that a glance finds it; never instead of it."""
 
-PROGRESS = ("run", "state", "phase", "step", "left", "last record")
-VALUES = ("loss", "KL", "val CE", "val KL", "tokens/s", "clipped", "guard rails")
+HEADER = (
+    *("run", "state", "phase", "step", "left", "last record"),
+    *("loss", "KL", "val CE", "val KL", "tokens/s", "clipped", "guard rails"),
+)
 LEGEND = (
     "loss, KL: of the last update; val: last evaluation; nats a target token. left: later phases counted by their active layers. "
     "clipped: of the last 100 updates. guard rails: updates skipped, loss spikes, ends of the documents."
@@ -22,11 +24,10 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Row:
-    """A run's cells: `progress` under PROGRESS, `values` under VALUES."""
+    """A run's cells under HEADER."""
 
     state: State
-    progress: tuple[str, ...]
-    values: tuple[str, ...]
+    cells: tuple[str, ...]
 
 
 def rows(picture: Picture, runs: Sequence[RunView] | None = None) -> list[Row]:
@@ -35,18 +36,19 @@ def rows(picture: Picture, runs: Sequence[RunView] | None = None) -> list[Row]:
 
 
 def _row(picture: Picture, run: RunView) -> Row:
-    progress = (
+    cells = (
         label(picture, run),
         f"{MARKS[run.state]} {run.state}",
         "" if run.phase is None else f"{run.phase + 1}/{run.phases or '?'}",
         steps(run),
         duration(run.seconds_left),
         "" if run.last_record_age is None else f"{duration(run.last_record_age)} ago",
+        *(loss(value) for value in (run.loss, run.kl, run.val_ce, run.val_kl)),
+        "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
+        "" if run.clip_fraction is None else _finite_or_name(run.clip_fraction, ".0%"),
+        guards(run),
     )
-    clipped = "" if run.clip_fraction is None else _finite_or_name(run.clip_fraction, ".0%")
-    rate = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
-    losses = (loss(value) for value in (run.loss, run.kl, run.val_ce, run.val_kl))
-    return Row(run.state, progress, (*losses, rate, clipped, guards(run)))
+    return Row(run.state, cells)
 
 
 def label(picture: Picture, run: RunView) -> str:

@@ -110,7 +110,6 @@ class Handler(BaseHTTPRequestHandler):
 
     server: WatchServer
     server_version, sys_version = "pipeline", ""
-    protocol_version = "HTTP/1.1"
     timeout = PATIENCE_SECONDS
 
     def do_GET(self) -> None:
@@ -135,7 +134,6 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _not_allowed(self) -> None:
-        self.close_connection = True  # a body may follow, and is not read
         self._refuse(405, "read-only: GET and HEAD", {"Allow": "GET, HEAD"})
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _not_allowed
@@ -162,12 +160,14 @@ def _json(server: WatchServer) -> bytes:
 
 PATHS: dict[str, Callable[[WatchServer], bytes]] = {
     "/": WatchServer.page,
+    "/icon.svg": lambda server: resource("icon.svg"),
     "/page.css": lambda server: resource("page.css"),
     "/page.js": lambda server: resource("page.js"),
     "/picture.json": _json,
 }
 TYPES = {
     "/": "text/html; charset=utf-8",
+    "/icon.svg": "image/svg+xml",
     "/page.css": "text/css; charset=utf-8",
     "/page.js": "text/javascript; charset=utf-8",
     "/picture.json": "application/json",

@@ -109,8 +109,8 @@ class CaptureWatch:
         for name in self._cache.names(LEASES):
             with suppress(FileNotFoundError):  # its holder has just dropped it
                 found = self._cache.read_bytes(name)
-                if self._beats.get(name, (b"", 0.0))[0] != found:
-                    self._beats[name] = (found, now)
+                content, since = self._beats.get(name, (None, now))
+                self._beats[name] = found, since if content == found else now
                 mark = str(_json(found).get("holder", ""))
                 if is_alive(mark) or (not is_gone(mark) and now - self._beats[name][1] < QUIET_SECONDS):
                     held[name.removeprefix(f"{LEASES}/").removesuffix(".json")] = mark
@@ -136,7 +136,6 @@ class CaptureWatch:
         documents, tokens = sum(record.documents for record in records), sum(record.tokens for record in records)
         rates = {log["worker"]: log["tokens_per_second"] for _, log in sorted(logs.items()) if log["worker"] in workers}
         rate = math.fsum(rates.values()) or None
-        begun = bool(records) or self._cache.size(RULE) is not None
         settings = self._settings()
         left = None
         if settings and rate and documents:
@@ -144,7 +143,7 @@ class CaptureWatch:
             left = max(0, wanted - documents) * tokens / documents / rate
         return CaptureView(
             shard=self._cache.name,
-            state="running" if workers else "stopped" if begun else "waiting",
+            state="running" if workers else "stopped" if records else "waiting",
             shards_done=len(records),
             shards=shard_count(settings) if settings else None,
             documents=documents,

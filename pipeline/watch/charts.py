@@ -68,8 +68,10 @@ def draw(view: RunView, metrics: RunMetrics) -> bytes:
         above.plot(*_columns(points), color=look["color"], linewidth=0.7, alpha=0.45)
         above.plot(*_columns(trailing_mean(points, max(2, min(SMOOTHED, len(points) // 10)))), color=look["color"], linewidth=1.8)
         below.plot(*_columns(metrics.val_ce.points()), **look, linewidth=1.8, markersize=4)
-        for axes, label in ((above, "training loss"), (below, "validation CE")):
+        for axes, label, shown in ((above, "training loss", points), (below, "validation CE", metrics.val_ce.points())):
             _frame(axes, label, sorted(metrics.starts))
+            if not shown:
+                axes.text(0.5, 0.5, "no records yet", ha="center", va="center", transform=axes.transAxes, color=GREY)
         below.set_xlabel("optimizer steps over all phases")
         svg = io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})

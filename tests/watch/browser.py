@@ -62,16 +62,18 @@ class Tab:
 
 @contextmanager
 def browser_tab(profile: Path, width: int, height: int) -> Iterator[Tab]:
-    """A tab of a window of that size; the browser ends with it."""
+    """A tab with a view of that size; the browser ends with it."""
     to_browser, ours = os.pipe()
     theirs, from_browser = os.pipe()[::-1]
     shell = f'exec "$0" "$@" 3<&{to_browser} 4>&{theirs}'
-    command = ["bash", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+    command = ["bash", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(command, pass_fds=(to_browser, theirs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(to_browser)
     os.close(theirs)
     try:
-        yield Tab(ours, from_browser)
+        tab = Tab(ours, from_browser)
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        yield tab
     finally:
         process.kill()
         process.wait()

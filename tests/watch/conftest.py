@@ -1,12 +1,22 @@
 """An experiment over one shard, nothing of it made yet; and one that this process is in the middle of."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 import yaml
 from tiny_teacher import text, write_parquet, write_teacher
 from watched_runs import STEPS, advance, begin, end, guard_record, val_record
 
+from pipeline.commands.watch import watch_of
+from pipeline.contract.layout import ArtifactRoot
 from pipeline.contract.run_record import RunFolder
-from pipeline.watch.picture import Watch
+from pipeline.watch.picture import Picture, Watch
 from pipeline.watch.run_state import RunWatch
 
 SHARD = {
@@ -56,3 +66,34 @@ def watch(tmp_path):
     failed = begin(runs / "failed", "exp/failed")
     end(failed, "exp/failed: <script>alert(1)</script> \x1b[2J went wrong")
     return Watch("exp", [RunWatch(f"exp/{name}", RunFolder(runs / name)) for name in ("going", "done", "failed", "absent")])
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A real `pipeline run`: its root, every other picture taken while it went on, and the one after SIGTERM ended it."""
+
+    root: Path
+    pictures: list[Picture]
+    last: Picture
+
+
+@pytest.fixture(scope="session")
+def watched(inputs, tmp_path_factory):
+    """Capture and training by the command line in another process, watched from this one until it has trained for a while."""
+    root = tmp_path_factory.mktemp("watched") / "artifacts"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pipeline", "run", "tiny", "--root", str(root)]
+    before, pictures = os.getcwd(), []
+    os.chdir(inputs)
+    try:
+        watch = watch_of(["tiny"], None, ArtifactRoot.resolve(str(root)))
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            while not pictures or pictures[-1].runs[0].step < 60:
+                assert process.poll() is None, process.stderr.read()
+                pictures.append(watch.look())
+                time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+        return Watched(root, pictures, watch.look())
+    finally:
+        os.chdir(before)

@@ -1,0 +1,102 @@
+"""Counts of a capture against its cache, and who is known to work on it."""
+
+import json
+import shutil
+
+import pytest
+
+from pipeline.contract.logit_cache.index import read_manifest
+from pipeline.contract.process import process_mark
+from pipeline.contract.store import LocalStore
+from pipeline.watch import capture_state
+from pipeline.watch.capture_state import CaptureWatch
+
+GONE = process_mark().rpartition("-")[0] + "-1"  # this process's number, of an earlier start
+
+
+@pytest.fixture
+def half(watched, tmp_path):
+    """The first half of the real run's cache: no manifest, nobody at work."""
+    cache = LocalStore(tmp_path / "tiny")
+    shutil.copytree(watched.root / "caches/tiny", cache.path, ignore=shutil.ignore_patterns("manifest.json", "train-0001*", "leases"))
+    for log in (cache.path / "logs").glob("*.json"):
+        write(log, worker=GONE, tokens_per_second=100.0)
+    return cache
+
+
+def write(path, **values):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(values))
+
+
+def hold(cache, unit, mark, beat=0):
+    write(cache.path / f"leases/{unit}.json", holder=mark, worker="w", beat=beat)
+
+
+def test_a_finished_cache_is_counted_by_its_manifest(watched):
+    view, manifest = CaptureWatch(LocalStore(watched.root / "caches/tiny")).look(), read_manifest(LocalStore(watched.root / "caches/tiny"))
+    assert (view.state, view.shards_done, view.documents) == ("done", 22, 43)
+    assert view.tokens == sum(shard.tokens for shard in manifest.shards)
+
+
+def test_a_half_with_nobody_at_work_is_stopped(half):
+    view = CaptureWatch(half).look()
+    assert (view.state, view.shards_done, view.shards, view.documents) == ("stopped", 12, 22, 23)
+    assert view.tokens_per_second is None and view.seconds_left is None
+
+
+def test_rates_are_added_up_over_the_workers_that_live(half):
+    hold(half, "train-00010", process_mark())
+    hold(half, "train-00011", GONE)
+    write(half.path / "logs/train-00003.json", worker=process_mark(), tokens_per_second=50.0)
+    write(half.path / "logs/train-00009.json", worker=process_mark(), tokens_per_second=200.0)
+    view = CaptureWatch(half).look()
+    assert (view.state, view.in_hand, view.workers, view.tokens_per_second) == ("running", ("train-00010",), 1, 200.0)
+    assert view.seconds_left == pytest.approx((43 - 23) * view.tokens / 23 / 200)
+
+
+def test_a_worker_between_two_shards_is_at_work(half):
+    write(half.path / "logs/train-00009.json", worker=process_mark(), tokens_per_second=200.0)
+    assert CaptureWatch(half).look().state == "running"
+
+
+def test_a_lease_of_another_machine_counts_while_it_is_kept(half, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(capture_state.time, "monotonic", lambda: now)
+    watch = CaptureWatch(half)
+    hold(half, "train-00010", "0123456789abcdef-7-7")
+    assert watch.look().state == "running"
+    now += capture_state.QUIET_SECONDS - 1
+    hold(half, "train-00010", "0123456789abcdef-7-7", beat=1)
+    assert watch.look().state == "running"
+    now += capture_state.QUIET_SECONDS + 1
+    assert watch.look().state == "stopped"
+
+
+def test_new_and_removed_shards_are_seen(half, watched):
+    watch = CaptureWatch(half)
+    assert watch.look().shards_done == 12
+    shutil.copy(watched.root / "caches/tiny/shards/train-00010.json", half.path / "shards")
+    assert watch.look().shards_done == 13
+    (half.path / "shards/train-00000.json").unlink()
+    (half.path / "shards/train-00001.json").write_text("{")  # read already, and only its name counts then
+    assert watch.look().shards_done == 12
+
+
+def test_damage_is_passed_over(half):
+    (half.path / "shards/train-00000.json").write_text("{")
+    (half.path / "rule.json").write_text("{}")
+    (half.path / "manifest.json").write_text("{}")
+    (half.path / "logs/train-00001.json").write_text("[]")
+    (half.path / "leases").mkdir()
+    (half.path / "leases/train-00010.json").write_text("")
+    view = CaptureWatch(half).look()
+    assert (view.shards_done, view.shards) == (11, None) and view.state == "running"  # of an unreadable lease nothing is known
+
+
+def test_a_bucket_is_not_listed_at_every_look(half, monkeypatch):
+    monkeypatch.setattr(LocalStore, "is_local", False)
+    watch = CaptureWatch(half)
+    first = watch.look()
+    (half.path / "shards/train-00000.json").unlink()
+    assert watch.look() is first

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, RootOption, SetOption, out, print_json
+from pipeline.commands.options import JsonOption, RootOption, SetOption, note, out, print_json
 from pipeline.commands.run import workflow_of
 from pipeline.contract.errors import PipelineError, RunError
 from pipeline.contract.layout import ArtifactRoot
@@ -16,6 +16,9 @@ from pipeline.watch.picture import Watch
 from pipeline.watch.run_state import RunWatch
 from pipeline.workflow import Workflow
 
+MUCH = 2**26
+"""Bytes of records that take a second or more to read."""
+
 
 def watch(
     what: Annotated[list[str], typer.Argument(metavar="EXPERIMENT|RUN...", help="One experiment, or the names of runs.")],
@@ -25,7 +28,7 @@ def watch(
         str, typer.Option(help="--serve: the address that is listened at; others than this machine's own see it on the network.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="--serve: the port; 0 takes a free one.")] = 8642,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="Between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as where stdout is no terminal.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -35,6 +38,8 @@ def watch(
         raise PipelineError("--once: a page has no end of its own; leave out --once or --serve")
     try:
         watched = watch_of(what, overrides, ArtifactRoot.resolve(root))
+        if (unread := sum(run.unread() for run in watched.runs)) > MUCH:
+            note(f"reading {unread / 2**20:,.0f} MiB of records; later only what is new")
         if serve:
             _serve(watched, host, port, every, as_json)
         elif as_json:

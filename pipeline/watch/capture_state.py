@@ -10,10 +10,10 @@ import json
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pipeline.contract.errors import CacheError, ManifestError
+from pipeline.contract.errors import CacheError, ManifestError, PipelineError
 from pipeline.contract.logit_cache.index import (
     RULE,
     Rule,
@@ -49,6 +49,7 @@ class CaptureView:
         in_hand: what workers hold at the moment.
         workers: how many hold something, or live between two shards.
         tokens_per_second: target tokens, each worker's newest shard, added up over workers.
+        problem: why the cache cannot be looked at; the rest is then as of the look before.
     """
 
     shard: str
@@ -61,6 +62,7 @@ class CaptureView:
     workers: int
     tokens_per_second: float | None
     seconds_left: float | None
+    problem: str = ""
 
 
 class CaptureWatch:
@@ -77,7 +79,11 @@ class CaptureWatch:
         """The capture now."""
         now = time.monotonic()
         if self._cache.is_local or now - self._seen > REMOTE_SECONDS:
-            self._seen, self._view = now, self._look()
+            self._seen = now
+            try:
+                self._view = self._look()
+            except (PipelineError, OSError) as error:  # a bucket that is away comes back
+                self._view = replace(self._view, problem=str(error))
         return self._view
 
     def _look(self) -> CaptureView:

@@ -91,6 +91,10 @@ class RunWatch:
             remarks.append(f"first phases taken over from {', '.join(dict.fromkeys(map(str, shared)))}")
         return self._view(state, reason, remarks, settings, starts, age)
 
+    def unread(self) -> int:
+        """Bytes of metrics.jsonl that the next look has to read, if the file goes on where it was left."""
+        return self._tail.unread()
+
     def _follow(self, remarks: list[str]) -> float | None:
         """Read what is new in metrics.jsonl; returns its age in seconds, None where there is none."""
         try:
@@ -189,8 +193,9 @@ def standing(has_result: bool, start: dict[str, Any] | None, age: float | None) 
         return "died", "its process is gone and left no reason; the same command goes on from the last checkpoint"
     if is_alive(mark):
         return "running", ""
+    where = "on another machine" if mark else "started by an earlier version, which names no process"
     silent = age is not None and age > QUIET_SECONDS
-    return "running", f"on another machine, {'silent for long: it may have died' if silent else 'as far as can be told here'}"
+    return "running", f"{where}; {'silent for long: it may have died' if silent else 'running as far as can be told here'}"
 
 
 def seconds_left(settings: StudentManifest, phase: int, phase_step: int, per_step: float | None) -> float | None:

@@ -119,16 +119,14 @@ class Handler(BaseHTTPRequestHandler):
             known = False
         if not known:
             return self._refuse(421, "this server is not known by that name; use its address")
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         chart = CHART.fullmatch(path)
         answer = PATHS.get(path) if chart is None else lambda server: server.chart(int(chart[1]))
         body = answer(self.server) if answer else None
         if body is None:
             return self._refuse(404, "no such page")
-        if chart:
-            return self._send(
-                200, body, "image/svg+xml", CHART_POLICY, {"Cache-Control": "private, max-age=600"}
-            )  # its URL says the version
+        if chart:  # its URL says which version it is
+            return self._send(200, body, "image/svg+xml", CHART_POLICY, {"Cache-Control": "private, max-age=600"})
         return self._send(200, body, TYPES[path], PAGE_POLICY)
 
     do_HEAD = do_GET

@@ -32,6 +32,13 @@ class Tail:
                 self._offset, self._last = self._offset + len(line), line
                 take(line)
 
+    def unread(self) -> int:
+        """Bytes behind the last line that was read."""
+        try:
+            return max(0, self._path.stat().st_size - self._offset)
+        except OSError:
+            return 0
+
     def _goes_on(self, file: BinaryIO) -> bool:
         file.seek(self._offset - len(self._last))
         return file.read(len(self._last)) == self._last

@@ -91,8 +91,9 @@ def duration(seconds: float | None) -> str:
 
 def capture_line(capture: CaptureView) -> str:
     """One line about the cache."""
+    problem = f"; cannot be looked at now ({capture.problem})" if capture.problem else ""
     if capture.state == "waiting":
-        return f"cache {capture.shard}: waiting, not captured yet"
+        return printable(f"cache {capture.shard}: waiting, not captured yet{problem}")
     of = f" of {capture.shards:,}" if capture.shards is not None and capture.state != "done" else ""
     told = [f"{capture.shards_done:,}{of} shards", f"{capture.documents:,} documents, {capture.tokens:,} target tokens"]
     if capture.state == "running":
@@ -100,7 +101,7 @@ def capture_line(capture: CaptureView) -> str:
         told += [f"about {duration(capture.seconds_left)} left"] if capture.seconds_left is not None else []
         told += [f"{capture.workers} {'worker' if capture.workers == 1 else 'workers'}"]
         told += [f"in hand {', '.join(capture.in_hand[:8])}"] if capture.in_hand else []
-    return printable(f"cache {capture.shard}: {capture.state}, {', '.join(told)}")
+    return printable(f"cache {capture.shard}: {capture.state}, {', '.join(told)}{problem}")
 
 
 def notes(picture: Picture) -> list[str]:

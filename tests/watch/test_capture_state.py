@@ -5,11 +5,13 @@ import shutil
 
 import pytest
 
+from pipeline.contract.errors import PipelineError
 from pipeline.contract.logit_cache.index import read_manifest
 from pipeline.contract.process import process_mark
 from pipeline.contract.store import LocalStore
 from pipeline.watch import capture_state
 from pipeline.watch.capture_state import CaptureWatch
+from pipeline.watch.words import capture_line
 
 GONE = process_mark().rpartition("-")[0] + "-1"  # this process's number, of an earlier start
 
@@ -100,3 +102,13 @@ def test_a_bucket_is_not_listed_at_every_look(half, monkeypatch):
     first = watch.look()
     (half.path / "shards/train-00000.json").unlink()
     assert watch.look() is first
+
+
+def test_a_store_that_is_away_is_said_and_looked_at_again(half, monkeypatch):
+    watch = CaptureWatch(half)
+    before = watch.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "names", lambda *given: (_ for _ in ()).throw(PipelineError("s3://bucket: does not answer")))
+        away = watch.look()
+    assert away.problem == "s3://bucket: does not answer" and away.tokens == before.tokens and "does not answer" in capture_line(away)
+    assert watch.look() == before

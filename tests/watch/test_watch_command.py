@@ -85,6 +85,8 @@ def test_nan_in_the_records_is_null_in_json(tmp_path, pipeline):
         (["demo-2x2", "nope/run"], "demo-2x2: no experiment has that name and"),
         (["demo-2x2", "--serve", "--once"], "--once: a page has no end"),
         (["demo-2x2", "--every", "0"], "'--every'"),
+        (["demo-2x2", "--every", "inf"], "'--every'"),
+        (["demo-2x2", "--every", "nan"], "'--every'"),
         (["demo-2x2", "--serve", "--port", "70000"], "'--port'"),
         (["demo-2x2", "--serve", "--host", "192.0.2.1"], "192.0.2.1:8642: cannot be listened at"),
         (["demo-2x2", "--set", "stepz=3"], "stepz"),

@@ -109,7 +109,8 @@ def notes(picture: Picture) -> list[str]:
     found = []
     for run in picture.runs:
         told = [run.reason.removeprefix(f"{run.run}: "), *run.remarks] if run.reason else list(run.remarks)
-        told += [event(run.events[-1])] if run.events and run.state != "done" else []
+        spoke = [record for record in run.events if record.get("guard") != "pass_end"]  # which is no trouble, and counted
+        told += [event(spoke[-1])] if spoke and run.state != "done" else []
         found += [printable(f"{label(picture, run)}: {run.state}: {'; '.join(told)}")] if told else []
     return found + ([picture.hint] if picture.hint else [])
 

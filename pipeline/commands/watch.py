@@ -29,7 +29,7 @@ def watch(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="--serve: the port; 0 takes a free one.")] = 8642,
     every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="Between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as where stdout is no terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as is done where stdout is no terminal.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +53,7 @@ def watch(
 def _show(watched: Watch, every: float, once: bool) -> None:
     from pipeline.watch.terminal import show_live, show_once
 
-    if once or not out.is_terminal:
+    if once or not out.is_terminal or out.is_dumb_terminal:
         show_once(watched.look(), out)
     else:
         show_live(watched.look, every)

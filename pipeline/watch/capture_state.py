@@ -34,6 +34,9 @@ LEASES = "leases"
 QUIET_SECONDS = 120.0
 """A lease is rewritten every 15 seconds by default; unchanged for so long, by this process's clock, nobody keeps it."""
 
+SETTLE_SECONDS = 5.0
+"""Workers hold nothing for a moment between two things: so long a capture counts as running after one was seen."""
+
 REMOTE_SECONDS = 30.0
 """Behind a URL every look lists a bucket: so long one look serves."""
 
@@ -73,6 +76,7 @@ class CaptureWatch:
         self._sidecars: dict[str, ShardRecord] = {}
         self._beats: dict[str, tuple[bytes, float]] = {}
         self._finished: CaptureView | None = None
+        self._busy = -math.inf
         self._seen, self._view = -math.inf, CaptureView(cache.name, "waiting", 0, None, 0, 0, (), 0, None, None)
 
     def look(self) -> CaptureView:
@@ -95,6 +99,8 @@ class CaptureWatch:
         self._finished = None
         logs = self._read_sidecars()
         workers = set(holders.values()) | {log["worker"] for log in logs.values() if is_alive(log["worker"])}
+        if workers:
+            self._busy = time.monotonic()
         return self._counted(sorted(holders), workers, logs)
 
     def _whole(self) -> CaptureView | None:
@@ -149,7 +155,7 @@ class CaptureWatch:
             left = max(0, wanted - documents) * tokens / documents / rate
         return CaptureView(
             shard=self._cache.name,
-            state="running" if workers else "stopped" if records else "waiting",
+            state="running" if time.monotonic() - self._busy < SETTLE_SECONDS else "stopped" if records else "waiting",
             shards_done=len(records),
             shards=shard_count(settings) if settings else None,
             documents=documents,

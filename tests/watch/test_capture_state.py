@@ -57,6 +57,19 @@ def test_rates_are_added_up_over_the_workers_that_live(half):
     assert view.seconds_left == pytest.approx((43 - 23) * view.tokens / 23 / 200)
 
 
+def test_a_moment_with_nothing_in_hand_is_no_end(half, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(capture_state.time, "monotonic", lambda: now)
+    watch = CaptureWatch(half)
+    hold(half, "train-00010", process_mark())
+    watch.look()
+    (half.path / "leases/train-00010.json").unlink()
+    now += capture_state.SETTLE_SECONDS - 1
+    assert watch.look().state == "running"
+    now += 2
+    assert watch.look().state == "stopped"
+
+
 def test_a_worker_between_two_shards_is_at_work(half):
     write(half.path / "logs/train-00009.json", worker=process_mark(), tokens_per_second=200.0)
     assert CaptureWatch(half).look().state == "running"

@@ -28,9 +28,9 @@ def test_long_ones_are_means_of_equal_stretches(count):
 
 def test_phases_are_not_averaged_together():
     curve = Curve()
-    for step in range(1, 1001):
+    for step in range(1, 1_000):
         curve.add(0, step, 1.0)
-    for step in range(1001, 2001):
+    for step in range(1_000, 2_001):
         curve.add(1, step, 5.0)
     assert {value for _, value in curve.points()} == {1.0, 5.0}
 

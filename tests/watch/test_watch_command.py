@@ -1,12 +1,16 @@
 """The command: a real run watched from the outside, and what it says where there is little or nothing to see."""
 
+import io
 import json
 import os
 import re
 import socket
 
 import pytest
+from rich.console import Console
 from watched_runs import begin
+
+from pipeline.commands import watch as command
 
 
 def tree(folder):
@@ -58,6 +62,13 @@ def test_once_prints_one_picture_and_writes_nothing(watched, inputs, pipeline, m
     assert re.search(r"post-grow-seed42 +‖ stopped +1/2 +\d+/40,000", out)
     assert pipeline("watch", "tiny", "--once", "--root", watched.root)[1].splitlines()[1:3] == out.splitlines()[1:3]
     assert tree(watched.root) == before
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_one_picture(pipeline, monkeypatch):
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(command, "out", dumb)
+    assert pipeline("watch", "demo-2x2")[0] == 0
+    assert "4 runs: 4 waiting" in dumb.file.getvalue() and "\x1b[?1049h" not in dumb.file.getvalue()
 
 
 def test_json_is_one_record(watched, inputs, pipeline, monkeypatch):

@@ -10,12 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from watched_runs import STEPS, advance
 
 from pipeline.contract.errors import PipelineError
+from pipeline.watch.capture_state import CaptureView
+from pipeline.watch.charts import Charts
+from pipeline.watch.page import render_page
 from pipeline.watch.server import open_server
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +66,16 @@ def test_what_a_browser_is_told(server):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert headers["Cache-Control"] == "no-store" and "Access-Control-Allow-Origin" not in headers
         assert "Python" not in headers["Server"]
+
+
+def test_a_capture_that_goes_on_has_a_bar(watch):
+    capture = CaptureView("<tiny>", "running", 5, 20, 10, 1234, ("train-00005",), 2, 800.0, 61.0)
+    page = render_page(replace(watch.look(), capture=capture), watch, Charts(), 2.0)
+    assert '<progress max="1" value="0.25">25 %</progress>' in page
+    said = "cache &lt;tiny&gt;: running, 5 of 20 shards, 10 documents, 1,234 target tokens, 800 tokens/s, about 1 min 1 s left, 2 workers"
+    assert said in page and "<progress" not in render_page(
+        replace(watch.look(), capture=replace(capture, state="done")), watch, Charts(), 2.0
+    )
 
 
 def test_a_request_sees_what_has_been_written_since(server, watch):

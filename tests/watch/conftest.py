@@ -91,7 +91,7 @@ def watched(inputs, tmp_path_factory):
             while not pictures or pictures[-1].runs[0].step < 60:
                 assert process.poll() is None, process.stderr.read()
                 pictures.append(watch.look())
-                time.sleep(0.1)
+                time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
             process.communicate()
         return Watched(root, pictures, watch.look())

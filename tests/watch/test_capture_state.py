@@ -1,13 +1,16 @@
 """Counts of a capture against its cache, and who is known to work on it."""
 
 import json
-import shutil
 
 import pytest
+from contract.handmade import handmade, write_cache
+from contract.handmade import write as write_shard
 
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.logit_cache.index import read_manifest
+from pipeline.contract.logit_cache.index import RULE, Rule
+from pipeline.contract.logit_cache.schema import FORMAT_VERSION
 from pipeline.contract.process import process_mark
+from pipeline.contract.sealed import write_sealed
 from pipeline.contract.store import LocalStore
 from pipeline.watch import capture_state
 from pipeline.watch.capture_state import CaptureWatch
@@ -17,12 +20,16 @@ GONE = process_mark().rpartition("-")[0] + "-1"  # this process's number, of an 
 
 
 @pytest.fixture
-def half(watched, tmp_path):
-    """The first half of the real run's cache: no manifest, nobody at work."""
+def half(tmp_path):
+    """Twelve of the 22 shards of a capture of 43 documents: no manifest, nobody at work."""
     cache = LocalStore(tmp_path / "tiny")
-    shutil.copytree(watched.root / "caches/tiny", cache.path, ignore=shutil.ignore_patterns("manifest.json", "train-0001*", "leases"))
-    for log in (cache.path / "logs").glob("*.json"):
-        write(log, worker=GONE, tokens_per_second=100.0)
+    shard = {"name": "tiny", "teacher": {"model": "m"}, "cache": {"documents_per_shard": 2}}
+    shard |= {"documents": {"source": "parquet", "limit": 40, "validation": {"documents": 3}}}
+    rule = Rule(format_version=FORMAT_VERSION, shard=shard, overrides={}, identity={}, codec="plain")
+    write_sealed(cache, RULE, rule.model_dump())
+    for index in range(12):
+        write_shard(cache, index, [handmade(6 + index, index), handmade(3, 99 - index)], first=2 * index)
+        write(cache.path / f"logs/train-{index:05d}.json", worker=GONE, tokens_per_second=100.0)
     return cache
 
 
@@ -35,35 +42,37 @@ def hold(cache, unit, mark, beat=0):
     write(cache.path / f"leases/{unit}.json", holder=mark, worker="w", beat=beat)
 
 
-def test_a_finished_cache_is_counted_by_its_manifest(watched):
-    view, manifest = CaptureWatch(LocalStore(watched.root / "caches/tiny")).look(), read_manifest(LocalStore(watched.root / "caches/tiny"))
-    assert (view.state, view.shards_done, view.documents) == ("done", 22, 43)
-    assert view.tokens == sum(shard.tokens for shard in manifest.shards)
+def test_a_finished_cache_is_counted_by_its_manifest(tmp_path):
+    shards = write_cache(tmp_path / "tiny", [handmade(4 + i, i) for i in range(9)], 4)
+    view = CaptureWatch(LocalStore(tmp_path / "tiny")).look()
+    assert (view.state, view.shards_done, view.shards, view.documents) == ("done", 3, 3, 9)
+    assert view.tokens == sum(shard.tokens for shard in shards) == sum(3 + i for i in range(9))
 
 
 def test_a_half_with_nobody_at_work_is_stopped(half):
     view = CaptureWatch(half).look()
-    assert (view.state, view.shards_done, view.shards, view.documents) == ("stopped", 12, 22, 23)
+    assert (view.state, view.shards_done, view.shards, view.documents) == ("stopped", 12, 22, 24)
+    assert view.tokens == sum(5 + index + 2 for index in range(12))
     assert view.tokens_per_second is None and view.seconds_left is None
 
 
 def test_rates_are_added_up_over_the_workers_that_live(half):
-    hold(half, "train-00010", process_mark())
-    hold(half, "train-00011", GONE)
+    hold(half, "train-00012", process_mark())
+    hold(half, "train-00013", GONE)
     write(half.path / "logs/train-00003.json", worker=process_mark(), tokens_per_second=50.0)
     write(half.path / "logs/train-00009.json", worker=process_mark(), tokens_per_second=200.0)
     view = CaptureWatch(half).look()
-    assert (view.state, view.in_hand, view.workers, view.tokens_per_second) == ("running", ("train-00010",), 1, 200.0)
-    assert view.seconds_left == pytest.approx((43 - 23) * view.tokens / 23 / 200)
+    assert (view.state, view.in_hand, view.workers, view.tokens_per_second) == ("running", ("train-00012",), 1, 200.0)
+    assert view.seconds_left == pytest.approx((43 - 24) * view.tokens / 24 / 200)
 
 
 def test_a_moment_with_nothing_in_hand_is_no_end(half, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(capture_state.time, "monotonic", lambda: now)
     watch = CaptureWatch(half)
-    hold(half, "train-00010", process_mark())
+    hold(half, "train-00012", process_mark())
     watch.look()
-    (half.path / "leases/train-00010.json").unlink()
+    (half.path / "leases/train-00012.json").unlink()
     now += capture_state.SETTLE_SECONDS - 1
     assert watch.look().state == "running"
     now += 2
@@ -79,19 +88,19 @@ def test_a_lease_of_another_machine_counts_while_it_is_kept(half, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(capture_state.time, "monotonic", lambda: now)
     watch = CaptureWatch(half)
-    hold(half, "train-00010", "0123456789abcdef-7-7")
+    hold(half, "train-00012", "0123456789abcdef-7-7")
     assert watch.look().state == "running"
     now += capture_state.QUIET_SECONDS - 1
-    hold(half, "train-00010", "0123456789abcdef-7-7", beat=1)
+    hold(half, "train-00012", "0123456789abcdef-7-7", beat=1)
     assert watch.look().state == "running"
     now += capture_state.QUIET_SECONDS + 1
     assert watch.look().state == "stopped"
 
 
-def test_new_and_removed_shards_are_seen(half, watched):
+def test_new_and_removed_shards_are_seen(half):
     watch = CaptureWatch(half)
     assert watch.look().shards_done == 12
-    shutil.copy(watched.root / "caches/tiny/shards/train-00010.json", half.path / "shards")
+    write_shard(half, 12, [handmade(9, 12)], first=24)
     assert watch.look().shards_done == 13
     (half.path / "shards/train-00000.json").unlink()
     (half.path / "shards/train-00001.json").write_text("{")  # read already, and only its name counts then
@@ -104,7 +113,7 @@ def test_damage_is_passed_over(half):
     (half.path / "manifest.json").write_text("{}")
     (half.path / "logs/train-00001.json").write_text("[]")
     (half.path / "leases").mkdir()
-    (half.path / "leases/train-00010.json").write_text("")
+    (half.path / "leases/train-00012.json").write_text("")
     view = CaptureWatch(half).look()
     assert (view.shards_done, view.shards) == (11, None) and view.state == "running"  # of an unreadable lease nothing is known
 

@@ -94,14 +94,14 @@ def read_until(terminal, wanted, seconds=60):
     return seen
 
 
-def test_live_until_control_c_and_the_last_picture_stays(inputs, tmp_path):
+def test_live_until_control_c_and_the_last_picture_stays(tmp_path):
     ours, theirs = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
-    command = [sys.executable, "-m", "pipeline", "watch", "tiny", "--every", "0.2", "--root", str(tmp_path)]
-    with subprocess.Popen(command, cwd=inputs, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    command = [sys.executable, "-m", "pipeline", "watch", "demo-2x2", "--every", "0.2"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         screen = read_until(ours, "Ctrl-C ends the view")
-        assert "\x1b[?1049h" in screen and "nothing is there yet; 'pipeline run tiny --root" in screen
+        assert "\x1b[?1049h" in screen and "nothing is there yet; 'pipeline run demo-2x2'" in screen
         process.send_signal(signal.SIGINT)
         after = read_until(ours, "\x1b[?1049l") + read_until(ours, "waiting")
         assert process.wait(timeout=30) == 0 and "Traceback" not in after and "error" not in after

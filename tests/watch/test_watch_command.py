@@ -4,13 +4,91 @@ import io
 import json
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
+from tiny_teacher import text, write_parquet, write_teacher
 from watched_runs import begin
 
-from pipeline.commands import watch as command
+from pipeline.commands import watch as watch_command
+from pipeline.commands.watch import watch_of
+from pipeline.contract.layout import ArtifactRoot
+from pipeline.watch.picture import Picture
+
+SHARD = {
+    "name": "tiny",
+    "documents": {"source": "parquet", "limit": 40, "validation": {"documents": 3, "every": 4}, "max_length": 32},
+    "targets": {"k": 8},
+    "cache": {"documents_per_shard": 2, "codec": "plain"},
+    "student": {
+        "model": {"blocks": 2, "layers_per_block": 1, "initializer_range": 0.2},
+        "steps": 20_000,
+        "global_batch_size": 4,
+        "eval_interval": 50,
+        "checkpoint_interval": 1000,
+        "probe_documents": 0,
+        "tensorboard": False,
+        "gradient_checkpointing": False,
+    },
+}
+EXPERIMENT = {"name": "tiny", "shard": "tiny", "runs": [{"norm": "post", "curriculum": "grow"}, {"norm": "pre", "curriculum": "joint"}]}
+
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What an engine leaves in the environment of a process, so that a child would take itself for a part of its run."""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder with manifests, a teacher and documents: the place to run commands in."""
+    folder = tmp_path_factory.mktemp("experiment")
+    teacher = write_teacher(folder / "teacher")
+    documents = write_parquet(folder / "documents.parquet", [text(4 + i % 9, i) for i in range(60)])
+    shard = SHARD | {"teacher": {"model": str(teacher)}, "documents": SHARD["documents"] | {"files": str(documents)}}
+    for kind, data in (("shards", shard), ("experiments", EXPERIMENT)):
+        place = folder / "manifests" / kind
+        place.mkdir(parents=True)
+        (place / f"{data['name']}.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A real `pipeline run`: its root, every other picture taken while it went on, and the one after SIGTERM ended it."""
+
+    root: Path
+    pictures: list[Picture]
+    last: Picture
+
+
+@pytest.fixture(scope="module")
+def watched(inputs, tmp_path_factory):
+    """Capture and training by the command line in another process, watched from this one until it has trained for a while."""
+    root = tmp_path_factory.mktemp("watched") / "artifacts"
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pipeline", "run", "tiny", "--root", str(root)]
+    before, pictures = os.getcwd(), []
+    os.chdir(inputs)
+    try:
+        watch = watch_of(["tiny"], None, ArtifactRoot.resolve(str(root)))
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            while not pictures or pictures[-1].runs[0].step < 60:
+                assert process.poll() is None, process.stderr.read()
+                pictures.append(watch.look())
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+        return Watched(root, pictures, watch.look())
+    finally:
+        os.chdir(before)
 
 
 def tree(folder):
@@ -66,7 +144,7 @@ def test_once_prints_one_picture_and_writes_nothing(watched, inputs, pipeline, m
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_one_picture(pipeline, monkeypatch):
     dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    monkeypatch.setattr(command, "out", dumb)
+    monkeypatch.setattr(watch_command, "out", dumb)
     assert pipeline("watch", "demo-2x2")[0] == 0
     assert "4 runs: 4 waiting" in dumb.file.getvalue() and "\x1b[?1049h" not in dumb.file.getvalue()
 

@@ -186,10 +186,10 @@ def test_a_taken_port_and_a_foreign_address_are_one_line(server, watch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_control_c_ends_the_page_cleanly(inputs, tmp_path, number):
-    command = [sys.executable, "-m", "pipeline", "watch", "tiny", "--serve", "--port", "0", "--json", "--root", str(tmp_path)]
+def test_control_c_ends_the_page_cleanly(tmp_path, number):
+    command = [sys.executable, "-m", "pipeline", "watch", "demo-2x2", "--serve", "--port", "0", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=inputs, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = json.loads(process.stdout.readline())["url"]
         connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=30)
         connection.request("GET", "/")

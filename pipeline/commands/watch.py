@@ -1,5 +1,6 @@
 """`pipeline watch`: an experiment's capture and runs while they go on, in the terminal or on a local page. Writes nothing."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -53,6 +54,8 @@ def watch(
 def _show(watched: Watch, every: float, once: bool) -> None:
     from pipeline.watch.terminal import show_live, show_once
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # marks that it has no letters for become question marks; the words stay
     if once or not out.is_terminal or out.is_dumb_terminal:
         show_once(watched.look(), out)
     else:
@@ -63,6 +66,8 @@ def _serve(watched: Watch, host: str, port: int, every: float, as_json: bool) ->
     from pipeline.watch.server import open_server
 
     with open_server(watched, host, port, every) as server:
+        if server.is_public:
+            note(f"{host}: whoever can reach this machine can read the page")
         if as_json:
             print_json({"experiment": watched.name, "url": server.url})
         else:

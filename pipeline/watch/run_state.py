@@ -76,7 +76,7 @@ class RunWatch:
     """One run, looked at again and again. `planned` are the settings it will have where it has not begun."""
 
     def __init__(self, name: str, folder: RunFolder, planned: StudentManifest | None = None) -> None:
-        self.name, self._folder, self._planned = name, folder, planned
+        self.name, self.folder, self._planned = name, folder, planned
         self.metrics, self._tail = RunMetrics(), Tail(folder.metrics_path)
 
     def look(self) -> RunView:
@@ -99,7 +99,7 @@ class RunWatch:
         """Read what is new in metrics.jsonl; returns its age in seconds, None where there is none."""
         try:
             self._tail.follow(lambda line: self.metrics.take(line), self._forget)
-            age = max(0.0, time.time() - self._folder.metrics_path.stat().st_mtime)
+            age = max(0.0, time.time() - self.folder.metrics_path.stat().st_mtime)
         except FileNotFoundError:
             age = None
         except OSError as error:
@@ -115,7 +115,7 @@ class RunWatch:
     def _read(self, name: str, form: type, remarks: list[str]) -> Any:
         """A record of the folder, None where it is not there or, with a remark, where it is no such thing."""
         with suppress(RunError, OSError, UnicodeDecodeError, RecursionError):
-            value = self._folder.read(name)
+            value = self.folder.read(name)
             if value is None or isinstance(value, form):
                 return value
         remarks.append(f"{name}.json cannot be read")

@@ -51,7 +51,8 @@ class WatchServer(ThreadingHTTPServer):
         self._picture: Picture | None = None
         self._taken = 0.0
         self.address_family, address = _resolve(host, port)
-        if not ipaddress.ip_address(address[0]).is_loopback:
+        self.is_public = not ipaddress.ip_address(address[0]).is_loopback
+        if self.is_public:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         super().__init__(address, Handler)
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from tiny_teacher import text, write_parquet, write_teacher
 from watched_runs import begin
 
+from pipeline.cli import run_command
 from pipeline.commands import watch as watch_command
 from pipeline.commands.watch import watch_of
 from pipeline.contract.layout import ArtifactRoot
@@ -147,6 +148,15 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_one_picture(pipeline, monkeypat
     monkeypatch.setattr(watch_command, "out", dumb)
     assert pipeline("watch", "demo-2x2")[0] == 0
     assert "4 runs: 4 waiting" in dumb.file.getvalue() and "\x1b[?1049h" not in dumb.file.getvalue()
+
+
+def test_letters_that_stdout_has_not_are_no_error(pipeline, monkeypatch):
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", plain)
+        assert run_command(["watch", "demo-2x2"]) == 0
+        plain.flush()
+    assert b"? waiting" in plain.buffer.getvalue()
 
 
 def test_json_is_one_record(watched, inputs, pipeline, monkeypatch):

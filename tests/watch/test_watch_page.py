@@ -31,7 +31,7 @@ def test_the_page_lives_in_a_browser(watch, tmp_path, width, monkeypatch):
             tab.value("window.scrollTo(0, 333)")
             before = tab.value("document.images[0].src")
 
-            advance(watch.runs[0]._folder, STEPS + 6, STEPS + 20)
+            advance(watch.runs[0].folder, STEPS + 6, STEPS + 20)
             tab.wait_for(f"document.body.innerText.includes('{STEPS + 20}/120')")
             tab.wait_for(f"document.images[0].src !== '{before}' && document.images[0].naturalWidth > 0")
             assert tab.value("window.scrollY") == 333 and tab.value("document.querySelector('details').open")

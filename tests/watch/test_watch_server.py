@@ -80,7 +80,7 @@ def test_a_capture_that_goes_on_has_a_bar(watch):
 
 def test_a_request_sees_what_has_been_written_since(server, watch):
     assert f"{STEPS + 5}/120" in ask(server)[2].decode()
-    advance(watch.runs[0]._folder, STEPS + 6, STEPS + 9)
+    advance(watch.runs[0].folder, STEPS + 6, STEPS + 9)
     assert f"{STEPS + 9}/120" in ask(server)[2].decode()
 
 
@@ -150,8 +150,22 @@ def test_a_name_that_another_site_could_point_here_is_refused(server, host, stat
 
 def test_names_of_this_machine_are_known_where_the_network_may_see_it(watch):
     with open_server(watch, "0.0.0.0", 0, 1.0) as opened:
-        assert opened.is_known(f"{socket.gethostname()}:1") and not opened.is_known("attacker.example")
+        assert opened.is_public and opened.is_known(f"{socket.gethostname()}:1") and not opened.is_known("attacker.example")
         assert opened.url == f"http://127.0.0.1:{opened.server_port}/"
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no loopback of IPv6")
+def test_the_loopback_of_ipv6(watch):
+    with open_server(watch, "::1", 0, 1.0) as opened:
+        assert opened.url == f"http://[::1]:{opened.server_port}/" and not opened.is_public
 
 
 def test_many_browsers_cause_one_look(server, watch, monkeypatch):

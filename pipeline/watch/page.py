@@ -69,7 +69,7 @@ def _chart(picture: Picture, index: int, run: RunView, metrics: RunMetrics, char
         f"started {run.started[:16].replace('T', ' ')} UTC" if run.started else "",
         f"{run.starts} times" if run.starts > 1 else "",
     ]
-    told += [f"{run.active_layers} layers active" if run.active_layers and run.state == "running" else ""]
+    told += [f"active layers {run.active_layers}" if run.active_layers and run.state == "running" else ""]
     chart = charts.newest(run, metrics)
     return {
         "index": index,

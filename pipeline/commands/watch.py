@@ -26,7 +26,7 @@ def watch(
     overrides: SetOption = None,
     serve: Annotated[bool, typer.Option("--serve", help="Show it on a page that refreshes itself, instead of in the terminal.")] = False,
     host: Annotated[
-        str, typer.Option(help="--serve: the address that is listened at; others than this machine's own see it on the network.")
+        str, typer.Option(help="--serve: the address to listen at; any but the loopback's shows the page to the network.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="--serve: the port; 0 takes a free one.")] = 8642,
     every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="Between two looks.")] = 2.0,

@@ -24,13 +24,13 @@ from pipeline.commands.report import report
 from pipeline.commands.run import run
 from pipeline.commands.track import track
 from pipeline.commands.train import train
+from pipeline.commands.watch import watch
 from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import NotThereYet, PipelineError
 
 NOT_THERE_YET = {
     "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
     "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
-    "watch": "a live view; metrics.jsonl in the run's folder grows as it trains",
     "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
 }
 
@@ -61,6 +61,7 @@ app.command("run", epilog="Example: pipeline run demo-2x2")(run)
 app.command("plan", epilog="Example: pipeline plan paper-2x2")(plan)
 app.command("track", epilog="Example: pipeline track demo-2x2/post-grow-seed42 --to wandb")(track)
 app.command("report", epilog="Example: pipeline report demo-2x2")(report)
+app.command("watch", epilog="Example: pipeline watch demo-2x2 --serve")(watch)
 app.command("doctor", epilog="Example: pipeline doctor")(doctor)
 app.add_typer(shards.app, name="shards")
 cache.app.info.cls = Commands

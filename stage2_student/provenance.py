@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pipeline.contract.errors import PipelineError
+from pipeline.contract.errors import Interrupted, PipelineError
+from pipeline.contract.process import process_mark
 from stage2_student.engine import Processes
 from stage2_student.job import StudentJob
 from stage2_student.loss.row_kernels import Kernels, available_kernels
@@ -33,16 +34,16 @@ def recorded_start(job: StudentJob, processes: Processes, resumed_from: int) -> 
     try:
         yield
     except Exception as error:
-        record_end(job, _reason(error))
+        record_end(job, _reason(error), stopped=isinstance(error, Interrupted))
         raise
     record_end(job, "finished")
 
 
-def record_end(job: StudentJob, reason: str) -> None:
-    """Note how the last start ended; where even that cannot be written, the next start calls it killed."""
+def record_end(job: StudentJob, reason: str, *, stopped: bool = False) -> None:
+    """Note how the last start ended, and whether by a signal; where even that cannot be written, the next start calls it killed."""
     with suppress(OSError, PipelineError):
         starts = job.record.read("provenance") or [{}]
-        starts[-1]["ended"] = reason
+        starts[-1] |= {"ended": reason, "stopped": stopped}
         job.record.write("provenance", starts)
 
 
@@ -59,6 +60,7 @@ def _start(processes: int, resumed_from: int, kernels: Kernels) -> dict[str, Any
         "packages": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
         "machine": platform.machine(),
+        "process": process_mark(),  # by which others on this machine see that it has died
         "processes": processes,
         "loss_kernels": available_kernels(kernels, "cuda" if torch.cuda.is_available() else "cpu"),  # others differ in last bits
     }

@@ -16,7 +16,11 @@ MODULES = {
 }
 VLLM = {f"stage1_teacher.engines.vllm_{part}" for part in ("plugin", "models", "engine", "start")}
 ONLY_IN = {"deepspeed": {"stage2_student.engine"}, "vllm": VLLM, "ray": {"pipeline.executors.ray"}}
-LIGHT = [name for name in MODULES if name.startswith(("pipeline.contract", "pipeline.report", "pipeline.workflow", "pipeline.cli"))]
+LIGHT = [
+    name
+    for name in MODULES
+    if name.startswith(("pipeline.contract", "pipeline.report", "pipeline.watch", "pipeline.workflow", "pipeline.cli"))
+]
 
 
 def imports(path: Path, *, lazy: bool = True) -> set[str]:

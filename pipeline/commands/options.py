@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from pipeline.contract.finite import finite
+
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a manifest's key; may be given often.")]
 RootOption = Annotated[str | None, typer.Option("--root", help="Where artifacts live [default: $PIPELINE_HOME or ./artifacts].")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -48,12 +50,4 @@ def say_remembered(remembered: dict[str, Any], given: dict[str, Any]) -> None:
 
 def print_json(value: Any) -> None:
     """One object on stdout; NaN and infinities, which JSON has not, as null."""
-    print(json.dumps(_finite(value)))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value
+    print(json.dumps(finite(value)))

@@ -1,7 +1,7 @@
 """A run folder: what was asked, what happened, what came out.
 
 config.json        settings, shard, cache fingerprint; written before the first step
-provenance.json    versions, machine, processes; one entry for each time the run was started
+provenance.json    one entry for each time the run was started: versions, machine, process, and how that ended
 shared_phases.json the runs that trained the first phases, where these were taken over
 metrics.jsonl      one JSON object a line: train steps, evaluations, probes, events, in order
 phases/phase-P/    the student at the end of phase P, a Hugging Face folder

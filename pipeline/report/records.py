@@ -18,6 +18,8 @@ Point = tuple[int, float]
 """Optimizer steps over all phases, value in nats a target token."""
 
 MEASURES = ("ce", "kl", "kd", "ppl")
+INPUTS = {"shards": "shard", "teachers": "teacher", "cache fingerprints": "cache_fingerprint"}
+"""Keys of config.json by what the values are called where they differ."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ class Run:
     @property
     def problem_kind(self) -> str:
         return self.problem.partition(":")[0]
+
+    @property
+    def learning_rate(self) -> float | None:
+        return finite(self.config.get("settings", {}).get("learning_rate"))
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What must be the same in runs that are compared; None where it is not recorded."""
+        recorded = {what: self.config.get(key) for what, key in INPUTS.items()}
+        return {**recorded, "validation documents": self.result.get("val_tokens")}
 
     def phase(self, index: int) -> Phase | None:
         return next((phase for phase in self.phases if phase.index == index), None)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pipeline.report.grid import Cell
-from pipeline.report.records import Run
+from pipeline.report.records import Run, finite
 from pipeline.report.samples import Sample, different_inputs
 
 END = -1
@@ -28,10 +28,10 @@ def seed_mean_of(runs: Sequence[Run], curriculum: str, norm: str, measure: Calla
     if gap:
         return Sample({}, gap, at_fault or left_out)
     values = {run.seed: measure(run) for run in sound}
-    missing = next((value for value in values.values() if not isinstance(value, int | float)), "")
-    if missing != "":
-        return Sample({}, str(missing or "missing"), left_out)
-    numbers = {seed: float(value) for seed, value in values.items() if isinstance(value, int | float)}
+    numbers = {seed: float(number) for seed, value in values.items() if (number := finite(value)) is not None}
+    missing = [value for seed, value in values.items() if seed not in numbers]
+    if missing:
+        return Sample({}, missing[0] if isinstance(missing[0], str) else "missing", left_out)
     return Sample(numbers, "", left_out, sound[0].inputs)
 
 

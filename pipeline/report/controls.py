@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.contract.manifest.student import StudentManifest
+from pipeline.report.notes import flatten
 from pipeline.report.records import Run
 
 INITIALIZATION = ("model.initializer_range", "model.new_block")
@@ -39,9 +40,7 @@ def _most_common(values: Sequence[Any], default: Any) -> Any:
 
 
 def _value(run: Run, key: str) -> Any:
-    settings: Mapping[str, Any] = run.config.get("settings", {})
-    section, _, inner = key.partition(".")
-    return settings.get(section, {}).get(inner) if inner else settings.get(section)
+    return dict(flatten(run.config.get("settings", {}))).get(key) if "." in key else run.config.get("settings", {}).get(key)
 
 
 def _differences(run: Run, plain: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def block_removal(runs: Sequence[Run], paper: Paper) -> Table:
 
 
 def _batches(runs: Sequence[Run]) -> list[str]:
-    said = dict.fromkeys(run.diagnostics["removal"]["on"]["about"] for run in runs if "removal" in run.diagnostics)
+    said = dict.fromkeys(str(diagnosed.look(run.diagnostics["removal"], "on", "about")) for run in runs if "removal" in run.diagnostics)
     return [f"Diagnostic batch: {about}." for about in said]
 
 
@@ -77,16 +77,17 @@ def transitions(runs: Sequence[Run], paper: Paper) -> Table:
 
 def _measures(number: int, place: str, paper: Paper) -> list[tuple[str, Callable[[Run], Cell], Sequence[float | None]]]:
     """Name, measure of a run and the paper's (pre, post) of one transition; recovery in shares of a phase, whatever its length."""
-    of = partial(partial, diagnosed.transition, number=number)
+    of = partial(partial, diagnosed.transition, at=number)
     shares = [steps / paper.settings["steps"] for steps in paper.transition["recovery_steps"][place]]
     return [
         *((label, of(source="loss", measure=key), paper.transition[key][place]) for label, key in TRANSITION),
-        ("recovery, share of the phase", partial(diagnosed.recovery_share, number=number), shares),
+        ("recovery, share of the phase", partial(diagnosed.recovery_share, at=number), shares),
         *((label, of(source="probe", measure=key), (None, None)) for label, key in SLICE),
     ]
 
 
 def _windows(runs: Sequence[Run]) -> list[str]:
-    found = [run.diagnostics["transition"]["found"]["windows"] for run in runs if "transition" in run.diagnostics]
-    said = dict.fromkeys(f"{w['smoothing']:,}, {w['auc_1k']:,} and {w['auc_5k']:,} steps" for w in found)
+    found = [diagnosed.look(run.diagnostics["transition"], "found", "windows") for run in runs if "transition" in run.diagnostics]
+    windows = [[diagnosed.number(each, name) for name in ("smoothing", "auc_1k", "auc_5k")] for each in found]
+    said = dict.fromkeys(f"{a}, {b} and {c} steps" for a, b, c in windows)
     return [f"The paper's windows of 200, 1,000 and 5,000 steps are {text} here, the same shares of a phase." for text in said]

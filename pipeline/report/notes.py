@@ -12,7 +12,7 @@ PAIRED_BY = ("norm", "curriculum", "seed", "learning_rate", "name")
 
 def distinct(values: Sequence[Any]) -> list[Any]:
     """The values that are there, each once, in order of appearance."""
-    return list(dict.fromkeys(value for value in values if value is not None))
+    return list({str(value): value for value in values if value is not None}.values())
 
 
 def mixed_inputs(runs: Sequence[Run]) -> list[str]:

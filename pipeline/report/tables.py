@@ -107,7 +107,7 @@ def _phase_row(run: Run, index: int) -> tuple[Cell, ...]:
     if phase is None:
         return (run.label, index, run.norm, None, None, run.problem_kind, None, None, None, None)
     ce, kl, kd, ppl = (_shown(phase, name) for name in ("ce", "kl", "kd", "ppl"))
-    return (run.label, index, phase.norm, phase.active_layers, phase.steps, ce, kl, run.result.get("kl_kind", "unknown"), kd, ppl)
+    return (run.label, index, phase.norm, phase.active_layers, phase.steps, ce, kl, str(run.result.get("kl_kind", "unknown")), kd, ppl)
 
 
 def _shown(phase: Phase, name: str) -> Cell:

@@ -192,4 +192,4 @@ def test_steps_without_a_finite_loss_and_torn_lines_are_remarks(four, tmp_path, 
         lines.write("not json\n")
     report, page = built(four.values(), tmp_path / "out")
     assert report.table_1["joint"]["pre"] == load_paper().table_1["joint"]["pre"]
-    assert "1 training steps without a finite value" in page and "a line that is not JSON" in page
+    assert "1 training steps without a finite value" in page and "a line that is no record" in page

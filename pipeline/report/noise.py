@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from pipeline.report.cells import seed_mean
-from pipeline.report.contrasts import NORMS, Contrast, contrasts, interaction
-from pipeline.report.grid import Cell, Column, Table
+from pipeline.report.contrasts import NORMS, Comparisons, Contrast, contrasts, interaction
+from pipeline.report.grid import SEEDS, Cell, Column, Table
 from pipeline.report.learning_rates import at_best, at_rate, best_rate, rates
 from pipeline.report.notes import left_out
 from pipeline.report.paper import Paper
@@ -32,14 +32,19 @@ def by_rate(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     return [(f"{rate:g}", at_rate(runs, rate)) for rate in rates(runs)] or [("not recorded", list(runs))]
 
 
-def differences(runs: Sequence[Run], paper: Paper) -> Table:
+def comparisons(runs: Sequence[Run], paper: Paper) -> Comparisons:
+    return [(rate, contrasts(members, paper)) for rate, members in settings_of(runs)]
+
+
+def differences(compared: Comparisons) -> Table:
     """Every difference with its interval, by learning rate."""
+    seeds = list(dict.fromkeys(seed for _, each in compared for contrast in each for seed in contrast.ours.by_seed))
     columns = (
         *(Column("learning rate"), Column("difference"), Column("mean", "+z.4f"), Column("paper", "+z.4f", paper=True)),
         *(Column("mean - paper", "+z.4f"), Column("95% from", "+z.4f"), Column("to", "+z.4f"), Column("sign")),
-        *(Column("smallest effect", ".4f"), Column("seeds", "d"), Column("by seed")),
+        *(Column("smallest effect", ".4f"), SEEDS, *(Column(f"seed {seed}", "+z.4f") for seed in seeds)),
     )
-    rows = [(rate, *_row(contrast)) for rate, members in settings_of(runs) for contrast in contrasts(members, paper)]
+    rows = [(rate, *_row(contrast), *map(contrast.ours.by_seed.get, seeds)) for rate, each in compared for contrast in each]
     return Table("noise", "Differences and their noise", columns, tuple(rows), DEFINITIONS)
 
 
@@ -49,11 +54,7 @@ def _row(contrast: Contrast) -> tuple[Cell, ...]:
     low, high = ours.interval or (ours.no_noise, None)
     sign = f"{ours.sign}" if ours.sign else ours.no_noise
     smallest = ours.no_noise if ours.resolvable is None else ours.resolvable
-    return (contrast.name, ours.shown, contrast.paper, off, low, high, sign, smallest, ours.n, by_seed(ours))
-
-
-def by_seed(sample: Sample) -> str:
-    return "" if sample.gap else ", ".join(f"{value:+.4f} ({seed})" for seed, value in sample.by_seed.items())
+    return (contrast.name, ours.shown, contrast.paper, off, low, high, sign, smallest, ours.n)
 
 
 def means(runs: Sequence[Run]) -> Table | None:
@@ -68,7 +69,7 @@ def means(runs: Sequence[Run]) -> Table | None:
             Column("standard deviation", ".4f"),
             Column("95% from", ".4f"),
         ),
-        *(Column("to", ".4f"), Column("lowest", ".4f"), Column("highest", ".4f"), Column("seeds", "d"), Column("")),
+        *(Column("to", ".4f"), Column("lowest", ".4f"), Column("highest", ".4f"), SEEDS, Column("")),
     )
     cells = dict.fromkeys((run.curriculum, norm) for run in runs for norm in NORMS)
     rows: list[tuple[Cell, ...]] = []
@@ -111,7 +112,8 @@ def verdict(runs: Sequence[Run]) -> list[str]:
 def _supported(sample: Sample, where: str) -> str:
     if sample.gap:
         return f"The interaction{where} is not known ({sample.gap}): the data support no sign."
-    found = f"The interaction{where} is {sample.value:+.4f}, by seed {by_seed(sample)}"
+    by_seed = ", ".join(f"{value:+.4f} ({seed})" for seed, value in sample.by_seed.items())
+    found = f"The interaction{where} is {sample.value:+.4f}, by seed {by_seed}"
     if sample.interval is None:
         unknown = "one seed" if sample.n == 1 else "the seeds agree as copies of one run would"
         return f"{found}: {unknown}, and nothing is known of its noise; the data support no sign."

@@ -25,10 +25,11 @@ from pipeline.report.records import Run, read_runs
 
 @dataclass(frozen=True)
 class Report:
-    """Where the page is and what table 1 says; `table_1` has unrounded nats a target token, None where a run is missing."""
+    """Where the page is and what it says: `table_1` and `noise` have unrounded nats a target token, None where a run is missing."""
 
     page: Path
     table_1: dict[str, Any]
+    noise: list[dict[str, Any]]
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     problems: tuple[tuple[str, str], ...]
@@ -59,7 +60,9 @@ def build_report(
         runs=read,
     )
     page = _write(contents, out)
-    return Report(page, tables.table_1(shown), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems))
+    return Report(
+        page, tables.table_1(shown), noise.as_json(compared), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems)
+    )
 
 
 def _tables(runs: Sequence[Run], shown: Sequence[Run], paper: Paper, caveat: str, compared: Comparisons) -> list[Table]:

@@ -1,6 +1,7 @@
 """The noise of a comparison: what several seeds and learning rates say of it, and which sign the data support."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.report.cells import seed_mean
 from pipeline.report.contrasts import NORMS, Comparisons, Contrast, contrasts, interaction
@@ -21,7 +22,7 @@ DEFINITIONS = (
 )
 
 
-def settings_of(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+def choices_of_rate(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """The comparisons that can be made: at each learning rate for all cells, and at each cell's best."""
     each = by_rate(runs)
     return [*each, (BEST, at_best(runs))] if len(each) > 1 else each
@@ -29,11 +30,33 @@ def settings_of(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 def by_rate(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """The runs at each learning rate; all of them where none is recorded."""
-    return [(f"{rate:g}", at_rate(runs, rate)) for rate in rates(runs)] or [("not recorded", list(runs))]
+    unknown = [run for run in runs if run.learning_rate is None]  # without settings, and said wherever it would stand
+    return [(f"{rate:g}", [*at_rate(runs, rate), *unknown]) for rate in rates(runs)] or [("not recorded", list(runs))]
 
 
 def comparisons(runs: Sequence[Run], paper: Paper) -> Comparisons:
-    return [(rate, contrasts(members, paper)) for rate, members in settings_of(runs)]
+    return [(rate, contrasts(members, paper)) for rate, members in choices_of_rate(runs)]
+
+
+def as_json(compared: Comparisons) -> list[dict[str, Any]]:
+    """Every difference, unrounded; what is not known is None, and `gap` or `no_noise` says why."""
+    return [_json(rate, contrast) for rate, each in compared for contrast in each]
+
+
+def _json(rate: str, contrast: Contrast) -> dict[str, Any]:
+    ours = contrast.ours
+    return {
+        "learning_rate": rate,
+        "difference": contrast.name,
+        "mean": ours.value,
+        "paper": contrast.paper,
+        "interval": ours.interval,
+        "smallest_effect": ours.resolvable,
+        "sign": ours.sign,
+        "by_seed": dict(ours.by_seed),
+        "gap": ours.gap,
+        "no_noise": ours.no_noise,
+    }
 
 
 def differences(compared: Comparisons) -> Table:
@@ -61,16 +84,8 @@ def means(runs: Sequence[Run]) -> Table | None:
     """End CE of every cell at every learning rate; only where there is more than one run of a cell."""
     if len({run.seed for run in runs}) < 2 and len(rates(runs)) < 2:
         return None
-    columns = (
-        *(
-            Column("cell"),
-            Column("learning rate"),
-            Column("mean CE", ".4f"),
-            Column("standard deviation", ".4f"),
-            Column("95% from", ".4f"),
-        ),
-        *(Column("to", ".4f"), Column("lowest", ".4f"), Column("highest", ".4f"), SEEDS, Column("")),
-    )
+    numbers = ("mean CE", "standard deviation", "95% from", "to", "lowest", "highest")
+    columns = (Column("cell"), Column("learning rate"), *(Column(name, ".4f") for name in numbers), SEEDS, Column(""))
     cells = dict.fromkeys((run.curriculum, norm) for run in runs for norm in NORMS)
     rows: list[tuple[Cell, ...]] = []
     samples: list[Sample] = []
@@ -95,7 +110,7 @@ def _spread(sample: Sample) -> tuple[Cell, ...]:
 
 def verdict(runs: Sequence[Run]) -> list[str]:
     """Whether the data support a sign of the interaction, and never more; nothing where a cell has one seed, which is said elsewhere."""
-    comparisons = dict(settings_of(runs))
+    comparisons = dict(choices_of_rate(runs))
     said = [(rate, interaction(members)) for rate, members in comparisons.items()]
     headline = said[-1][1]
     if max(sample.n for _, sample in said) < 2:
@@ -104,8 +119,8 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     if len(said) > 1:
         each = "; ".join(f"{rate}: {_short(sample)}" for rate, sample in said[:-1])
         sentences.append(f"With one learning rate for all cells the interaction is, at {each}.")
-        if {sample.value > 0 for _, sample in said if sample.value} == {True, False}:
-            sentences.append("Its sign is not the same at all of these: it depends on the learning rate.")
+        if {"positive", "negative"} <= {sample.sign for _, sample in said}:
+            sentences.append("The data support both signs: which one is decided by the learning rate.")
     return [" ".join(sentences)]
 
 

@@ -251,10 +251,11 @@ def _phase_axes(axes: "Axes", label: str) -> None:
 
 
 def _log(axis: Any) -> None:
-    """A log scale with plain numbers at 1, 2 and 5 of each decade."""
+    """A log scale with plain numbers at 1, 2 and 5 of each decade, or of decades alone where there are many."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2000 * low else (1,), numticks=10))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_locator(NullLocator())

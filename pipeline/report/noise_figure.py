@@ -8,7 +8,7 @@ from pipeline.report.drawing import COLOURS, GREY, WIDTH, Drawing, drawing, pape
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOOKS = ((COLOURS["joint"], "o"), (COLOURS["grow"], "s"), (COLOURS["freeze"], "^"), ("#6A3D9A", "D"))
+LOOKS = ((COLOURS["joint"], "o"), (COLOURS["grow"], "s"), (COLOURS["freeze"], "^"), ("#1A2027", "D"))
 """A learning rate's colour and marker, round and round."""
 
 

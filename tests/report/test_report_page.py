@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_fetches_nothing(four, tmp_path, built):
     assert "url(http" not in page and "@import" not in page
     assert len(checker.images) == len(FIGURES) and all(len(alt) > 60 for alt in checker.images)
     assert page.count("<svg") == len(FIGURES) and set(checker.ids) >= FIGURES
-    assert {f"table-{name}" for name in ("1", "2", "3", "4", "a1", "a4")} | {"noise", "budgets", "phases", "runs"} <= set(checker.ids)
+    assert {f"table-{name}" for name in ("1", "2", "3", "4", "a1", "a3", "a4")} | {"noise", "budgets", "phases", "runs"} <= set(checker.ids)
 
 
 def csv_rows(path):

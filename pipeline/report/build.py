@@ -12,6 +12,7 @@ from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
 from pipeline.report import noise, tables
 from pipeline.report.contrasts import Comparisons
+from pipeline.report.control_noise import control_differences
 from pipeline.report.control_tables import hyperparameters, joint_controls
 from pipeline.report.controls import mark_controls
 from pipeline.report.diagnostic_tables import block_removal, transitions
@@ -74,6 +75,7 @@ def _tables(runs: Sequence[Run], shown: Sequence[Run], paper: Paper, caveat: str
         tables.single_block(shown, paper),
         noise.means(plain),
         joint_controls(shown, paper),
+        control_differences(runs),
         block_removal(shown, paper),
         hyperparameters(runs, paper),
         tables.budgets(runs, paper),

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.report.cells import seed_mean
 from pipeline.report.contrasts import NORMS, Comparisons, Contrast, contrasts, interaction
-from pipeline.report.grid import SEEDS, Cell, Column, Table
+from pipeline.report.grid import SEEDS, Cell, Column, Table, beside
 from pipeline.report.learning_rates import at_best, at_rate, best_rate, rates
 from pipeline.report.notes import left_out
 from pipeline.report.paper import Paper
@@ -61,23 +61,32 @@ def _json(rate: str, contrast: Contrast) -> dict[str, Any]:
 
 def differences(compared: Comparisons) -> Table:
     """Every difference with its interval, by learning rate."""
-    seeds = list(dict.fromkeys(seed for _, each in compared for contrast in each for seed in contrast.ours.by_seed))
-    columns = (
-        *(Column("learning rate"), Column("difference"), Column("mean", "+z.4f"), Column("paper", "+z.4f", paper=True)),
-        *(Column("mean - paper", "+z.4f"), Column("95% from", "+z.4f"), Column("to", "+z.4f"), Column("sign")),
-        *(Column("smallest effect", ".4f"), SEEDS, *(Column(f"seed {seed}", "+z.4f") for seed in seeds)),
-    )
-    rows = [(rate, *_row(contrast), *map(contrast.ours.by_seed.get, seeds)) for rate, each in compared for contrast in each]
+    seeds = seeds_in([contrast.ours for _, each in compared for contrast in each])
+    mean = (Column("mean", "+z.4f"), Column("paper", "+z.4f", paper=True), Column("mean - paper", "+z.4f"))
+    columns = (Column("learning rate"), Column("difference"), *mean, *noise_columns(seeds))
+    rows = [
+        (rate, contrast.name, *beside(contrast.ours.shown, contrast.paper), *noise_cells(contrast.ours, seeds))
+        for rate, each in compared
+        for contrast in each
+    ]
     return Table("noise", "Differences and their noise", columns, tuple(rows), DEFINITIONS)
 
 
-def _row(contrast: Contrast) -> tuple[Cell, ...]:
-    ours = contrast.ours
-    off = None if ours.value is None else ours.value - contrast.paper
-    low, high = ours.interval or (ours.no_noise, None)
-    sign = f"{ours.sign}" if ours.sign else ours.no_noise
-    smallest = ours.no_noise if ours.resolvable is None else ours.resolvable
-    return (contrast.name, ours.shown, contrast.paper, off, low, high, sign, smallest, ours.n)
+def seeds_in(samples: Sequence[Sample]) -> list[int | None]:
+    return list(dict.fromkeys(seed for sample in samples for seed in sample.by_seed))
+
+
+def noise_columns(seeds: Sequence[int | None]) -> tuple[Column, ...]:
+    """What stands beside a mean difference: its interval, its sign, what could have been resolved, and every seed."""
+    interval = (Column("95% from", "+z.4f"), Column("to", "+z.4f"), Column("sign"), Column("smallest effect", ".4f"))
+    return (*interval, SEEDS, *(Column(f"seed {seed}", "+z.4f") for seed in seeds))
+
+
+def noise_cells(sample: Sample, seeds: Sequence[int | None]) -> tuple[Cell, ...]:
+    """The cells of `noise_columns`."""
+    low, high = sample.interval or (sample.no_noise, None)
+    smallest = sample.no_noise if sample.resolvable is None else sample.resolvable
+    return (low, high, sample.sign or sample.no_noise, smallest, sample.n, *map(sample.by_seed.get, seeds))
 
 
 def means(runs: Sequence[Run]) -> Table | None:

@@ -22,8 +22,8 @@ def control_differences(runs: Sequence[Run]) -> Table | None:
     columns = (Column("control"), Column("learning rate"), Column("difference"), Column("mean", "+z.4f"), *noise_columns(seeds))
     rows = [(control, rate, name, sample.shown, *noise_cells(sample, seeds)) for control, rate, name, sample in found]
     notes = (
-        "CE in nats per target token, paired by seed, as in 'Differences and their noise'. Control less plain: the same placement and "
-        "curriculum without what sets the control apart.",
+        "CE in nats per target token, paired by seed, as in 'Differences and their noise'. Less plain: the control less the same placement "
+        "and curriculum without what sets it apart.",
     )
     return Table("controls", "What the controls change", columns, tuple(rows), notes)
 
@@ -33,9 +33,9 @@ def _differences(runs: Sequence[Run], control: str) -> Iterator[tuple[str, Sampl
     changed = [replace(run, control="") for run in runs if run.control == control]
     for curriculum, norm in dict.fromkeys((run.curriculum, run.norm) for run in changed):
         ours, theirs = seed_mean(changed, curriculum, norm), seed_mean(plain, curriculum, norm)
-        yield f"control less plain, {norm}-{curriculum}", paired([(1, ours), (-1, theirs)])
+        yield f"less plain, {norm}-{curriculum}", paired([(1, ours), (-1, theirs)])
         if all(is_longer_joint(run) for run in changed):
-            yield f"{norm}-grow less control", paired([(1, seed_mean(plain, "grow", norm)), (-1, ours)])
+            yield f"{norm}-grow less it", paired([(1, seed_mean(plain, "grow", norm)), (-1, ours)])
     for curriculum in dict.fromkeys(run.curriculum for run in changed):
         if {run.norm for run in changed if run.curriculum == curriculum} == set(NORMS):
             yield f"post - pre, {curriculum}", delta(changed, curriculum)

@@ -64,13 +64,13 @@ def inline_svg(svg: str, prefix: str) -> str:
 
 
 def cells_of(runs: Sequence[Run]) -> list[tuple[str, str, list[Run]]]:
-    """(curriculum, placement, runs), always in the same order: seeds of one cell are drawn as one."""
-    cells: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        cells.setdefault((run.curriculum, run.norm), []).append(run)
-    order = [*COLOURS, *STYLES]
-    places = {cell: [order.index(word) if word in order else len(order) for word in cell] for cell in cells}
-    return [(*cell, cells[cell]) for cell in sorted(cells, key=lambda cell: places[cell])]
+    """(curriculum, placement, runs), always in the same order: seeds of one cell are drawn as one.
+
+    A run that says neither, since it has not begun, belongs to none.
+    """
+    cells = [(curriculum, norm) for curriculum in COLOURS for norm in STYLES]
+    members = [[run for run in runs if (run.curriculum, run.norm) == cell] for cell in cells]
+    return [(*cell, found) for cell, found in zip(cells, members, strict=True) if found]
 
 
 def spread_words(runs: Sequence[Run], shape: str) -> str:

@@ -95,7 +95,7 @@ def means(runs: Sequence[Run]) -> Table | None:
         return None
     numbers = ("mean CE", "standard deviation", "95% from", "to", "lowest", "highest")
     columns = (Column("cell"), Column("learning rate"), *(Column(name, ".4f") for name in numbers), SEEDS, Column(""))
-    cells = dict.fromkeys((run.curriculum, norm) for run in runs for norm in NORMS)
+    cells = dict.fromkeys((run.curriculum, norm) for run in runs if run.norm in NORMS for norm in NORMS)
     rows: list[tuple[Cell, ...]] = []
     samples: list[Sample] = []
     for curriculum, norm in cells:

@@ -30,12 +30,18 @@ def mixed_inputs(runs: Sequence[Run]) -> list[str]:
 
 
 def _controls(runs: Sequence[Run]) -> list[str]:
-    by_control: dict[str, list[str]] = {}
+    by_control: dict[str, list[Run]] = {}
     for run in runs:
         if run.control:
-            by_control.setdefault(run.control, []).append(run.label)
-    said = "; ".join(f"{', '.join(labels)} ({control})" for control, labels in by_control.items())
+            by_control.setdefault(run.control, []).append(run)
+    said = "; ".join(f"{_named(members)} ({control})" for control, members in by_control.items())
     return [f"Controls, not in tables that compare placement and curriculum, nor in the figures: {said}."] if said else []
+
+
+def _named(runs: Sequence[Run]) -> str:
+    """By name, or by cell where they are many."""
+    cells = ", ".join(dict.fromkeys(f"{run.norm}-{run.curriculum}" for run in runs))
+    return ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} runs of {cells}"
 
 
 def _several_seeds(runs: Sequence[Run]) -> list[str]:

@@ -213,7 +213,7 @@ def _curves(folder: RunFolder) -> Curves:
                 if record.get("kind") == kind:
                     value = finite(record.get(key))
                     series.append((step, math.nan if value is None else value))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         remark = "metrics.jsonl has a line that is no record; the figures stop before it"
     return Curves(tuple(train), tuple(val), tuple(sorted(boundaries - {0})), remark or _not_finite(train, val))
 

@@ -9,7 +9,9 @@ import pytest
 from test_diagnosed import diagnosed, table_4  # noqa: F401  (a fixture)
 from test_report import change, rows_of
 
-from pipeline.report.diagnostic_figures import boundary_scale, removal_bars, rms_distribution, token_type_scale
+from pipeline.contract.run_record import RunFolder
+from pipeline.report.diagnostic_figures import boundary_scale, interaction, removal_bars, rms_distribution, token_type_scale
+from pipeline.report.drawing import cells_of
 from pipeline.report.figures import drawings
 from pipeline.report.noise import comparisons
 from pipeline.report.paper import load_paper
@@ -121,6 +123,16 @@ def test_json_that_is_no_record_is_a_problem_of_its_run(four, tmp_path, undrawn,
     (four["grow", "post"].path / name).write_text(text)
     report, page = built(four.values(), tmp_path / "out")
     assert said in page and report.table_1["joint"]["delta"] == pytest.approx(0.0004)
+
+
+def test_a_run_that_has_not_begun_is_said_and_not_drawn(four, tmp_path, undrawn, built):
+    runs = [*four.values(), RunFolder(tmp_path / "runs/pre-grow-seed43")]
+    _, page = built(runs, tmp_path / "out")
+    assert "<strong>pre-grow-seed43</strong>: no settings: config.json is missing" in page
+    assert by_name(tmp_path / "out", "phases", "run")["pre-grow-seed43"]["CE"] == "no settings"
+    drawn = interaction(read_runs(runs), load_paper())
+    assert "pre-grow-seed43 (no settings)" in drawn.caption
+    assert {curriculum for curriculum, *_ in cells_of(read_runs(runs))} == {"joint", "grow"}
 
 
 def nodes(value):

@@ -28,14 +28,14 @@ def test_a_control_is_compared_with_its_plain_cell(controlled, tmp_path, undrawn
     report, _ = built(controlled, tmp_path / "out")
     found = rows(tmp_path / "out")
     half = 4.3026527 * 0.002 / 3**0.5
-    row = found["model.initializer_range", "control less plain, post-grow"]
+    row = found["model.initializer_range", "less plain, post-grow"]
     assert number(row, "mean", "95% from", "to") == pytest.approx([0.05, 0.05 - half, 0.05 + half])
     assert (row["sign"], row["seeds"]) == ("positive", "3") and number(row, "seed 42") == pytest.approx([0.048])
-    row = found["model.initializer_range", "control less plain, pre-grow"]
+    row = found["model.initializer_range", "less plain, pre-grow"]
     assert number(row, "mean") == pytest.approx([0], abs=1e-12) and row["sign"] == "no spread"
     assert number(found["model.initializer_range", "interaction"], "mean") == pytest.approx([0.05 - 0.0332])
-    assert number(found["phase_blocks", "control less plain, post-joint"], "mean") == pytest.approx([-0.02])
-    assert number(found["phase_blocks", "post-grow less control"], "mean", "seed 42") == pytest.approx([-0.0077, -0.0057])
+    assert number(found["phase_blocks", "less plain, post-joint"], "mean") == pytest.approx([-0.02])
+    assert number(found["phase_blocks", "post-grow less it"], "mean", "seed 42") == pytest.approx([-0.0077, -0.0057])
     assert ("phase_blocks", "interaction") not in found and ("phase_blocks", "post - pre, joint") not in found
     assert report.table_1["interaction"] == pytest.approx(-0.0332)
 

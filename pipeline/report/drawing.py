@@ -6,6 +6,7 @@ marker, so that a grey print still tells four runs apart.
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,9 @@ def paper_look() -> dict[str, Any]:
 
 
 def gap_words(runs: Sequence[Run]) -> str:
-    """A run that is absent or cut short is named under the figure, not left for the reader to miss."""
-    named = ", ".join(f"{run.label} ({run.problem_kind})" for run in runs if run.problem)
-    return f"Not whole, drawn as far as their records go: {named}." if named else ""
+    """A run that is absent or cut short is named under the figure, or counted where many are, not left for the reader to miss."""
+    broken = [run for run in runs if run.problem]
+    counts = Counter(run.problem_kind for run in broken)
+    named = [f"{run.label} ({run.problem_kind})" for run in broken]
+    counted = [f"{count} {'run' if count == 1 else 'runs'} ({kind})" for kind, count in counts.items()]
+    return f"Not whole, drawn as far as their records go: {', '.join(named if len(named) <= 6 else counted)}." if broken else ""

@@ -1,10 +1,11 @@
 """The noise of a comparison: what several seeds and learning rates say of it, and which sign the data support."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from pipeline.report.cells import seed_mean
-from pipeline.report.contrasts import NORMS, Comparisons, Contrast, contrasts, interaction
+from pipeline.report.contrasts import COMPARED, NORMS, Comparisons, Contrast, contrasts, interaction
 from pipeline.report.grid import SEEDS, Cell, Column, Table, beside
 from pipeline.report.learning_rates import at_best, at_rate, best_rate, rates
 from pipeline.report.notes import left_out
@@ -118,12 +119,12 @@ def _spread(sample: Sample) -> tuple[Cell, ...]:
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Whether the data support a sign of the interaction, and never more; nothing where a cell has one seed, which is said elsewhere."""
-    comparisons = dict(choices_of_rate(runs))
-    said = [(rate, interaction(members)) for rate, members in comparisons.items()]
-    headline = said[-1][1]
-    if max(sample.n for _, sample in said) < 2:
+    """Whether the data support a sign of the interaction, and never more; nothing where no cell has two seeds, which is said elsewhere."""
+    choices = choices_of_rate(runs)
+    if max(seed_mean(members, *cell).n for _, members in choices for cell in product(COMPARED, NORMS)) < 2:
         return []
+    said = [(rate, interaction(members)) for rate, members in choices]
+    headline = said[-1][1]
     sentences = [_supported(headline, " at each cell's best learning rate" if len(said) > 1 else "")]
     if len(said) > 1:
         each = "; ".join(f"{rate}: {_short(sample)}" for rate, sample in said[:-1])

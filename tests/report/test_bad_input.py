@@ -11,7 +11,7 @@ from test_report import change, rows_of
 
 from pipeline.contract.run_record import RunFolder
 from pipeline.report.diagnostic_figures import boundary_scale, interaction, removal_bars, rms_distribution, token_type_scale
-from pipeline.report.drawing import cells_of
+from pipeline.report.drawing import cells_of, gap_words
 from pipeline.report.figures import drawings
 from pipeline.report.noise import comparisons
 from pipeline.report.paper import load_paper
@@ -133,6 +133,9 @@ def test_a_run_that_has_not_begun_is_said_and_not_drawn(four, tmp_path, undrawn,
     drawn = interaction(read_runs(runs), load_paper())
     assert "pre-grow-seed43 (no settings)" in drawn.caption
     assert {curriculum for curriculum, *_ in cells_of(read_runs(runs))} == {"joint", "grow"}
+    (four["grow", "post"].path / "result.json").unlink()
+    many = [*four.values(), *(RunFolder(tmp_path / f"runs/pre-grow-seed{seed}") for seed in range(7))]
+    assert "as far as their records go: 1 run (unfinished), 7 runs (no settings)." in gap_words(read_runs(many))
 
 
 def nodes(value):

@@ -129,6 +129,19 @@ def test_a_seed_that_only_some_cells_hold_is_in_no_difference(write_grid, tmp_pa
     assert "2 to 3 seeds a cell" in page and "over the seeds that both hold" in page
 
 
+def test_one_seed_in_common_is_said_to_be_one(write_grid, tmp_path, undrawn, built):
+    runs = write_grid(ends(SPREAD))
+    for seed in (43, 44):
+        (runs["joint", "pre", seed].path / "result.json").unlink()
+    _, page = built(runs.values(), tmp_path / "out")
+    assert (
+        "The interaction is -0.0352, by seed -0.0352 (42): one seed, and nothing is known of its noise; the data support no sign." in page
+    )
+    (runs["joint", "pre", 42].path / "result.json").unlink()
+    _, page = built(runs.values(), tmp_path / "out")
+    assert "The interaction is not known (needs all 4): the data support no sign." in page
+
+
 def test_another_initial_scale_is_a_control(write_grid, write_run, tmp_path, undrawn, built):
     other = write_run(tmp_path / "arm", "post", "grow", 1.0, model={"blocks": 3, "layers_per_block": 1, "initializer_range": 0.1})
     report, page = built([*write_grid(ends()).values(), other], tmp_path / "out")

@@ -64,7 +64,10 @@ class Workflow:
         return named
 
     def run_name(self, settings: StudentManifest, label: str | None) -> str:
-        return settings.name or f"{self.experiment.name}/{label or f'{settings.norm}-{settings.curriculum}'}-seed{settings.seed}"
+        """The learning rate is in the name only where the experiment lists several."""
+        what = label or f"{settings.norm}-{settings.curriculum}"
+        rate = f"-lr{settings.learning_rate}" if len(self.experiment.learning_rates) > 1 else ""
+        return settings.name or f"{self.experiment.name}/{what}{rate}-seed{settings.seed}"
 
     def runs(self) -> list[RunFolder]:
         return [self.root.run(name) for name, _ in self.students()]

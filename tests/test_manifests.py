@@ -94,6 +94,33 @@ def test_unknown_keys_of_an_experiment_name_the_nearest():
         parse(ExperimentManifest, {"name": "x", "shard": "y", "runs": [{}], "studnt": {}}, "x.yaml")
 
 
+SEVERAL = {"name": "x", "shard": "y", "runs": [{"norm": "pre", "label": "a"}, {"norm": "post"}], "student": {"steps": 3}}
+
+
+def test_an_experiment_trains_each_run_for_each_seed_and_learning_rate():
+    listed = yaml.safe_load("{seeds: [42, 43], learning_rates: [1e-3, 3e-3]}")
+    experiment = parse(ExperimentManifest, SEVERAL | listed, "x.yaml")
+    assert experiment.labels == ["a", None] * 4
+    found = [(layer["seed"], layer["learning_rate"], layer["norm"], layer["steps"]) for layer in experiment.layers]
+    assert found == [(seed, rate, norm, 3) for seed in (42, 43) for rate in (1e-3, 3e-3) for norm in ("pre", "post")]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seeds": [42, 42]}, "seeds=.42, 42.: lists one value twice"),
+        ({"learning_rates": ["1e-3", 0.001]}, "lists one value twice"),
+        ({"seeds": [1], "student": {"seed": 2}}, "`seed` is also set under student or runs"),
+        ({"learning_rates": [1e-3], "runs": [{"learning_rate": 2e-3}]}, "`learning_rate` is also set"),
+        ({"learning_rates": [0.0]}, "learning_rates.0=0.0"),
+        ({"seed": [1, 2]}, "nearest known key is 'seeds'"),
+    ],
+)
+def test_a_list_of_seeds_or_learning_rates_that_cannot_be_meant_is_named(given, message):
+    with pytest.raises(ManifestError, match=message):
+        parse(ExperimentManifest, SEVERAL | given, "x.yaml")
+
+
 def test_values_are_read_as_yaml_and_scientific_numbers_as_numbers():
     assert read_overrides(["a=1e-4", "b=true", "c=[x, y]", "d=/path", "e=null"]) == {
         "a": 1e-4,

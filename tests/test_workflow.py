@@ -138,6 +138,30 @@ def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
     assert code == 2 and "two runs are called tiny-2x2/pre-joint-seed42" in err
 
 
+def test_every_seed_and_learning_rate_is_a_run_of_its_own(pipeline, experiment, tmp_path):
+    """One teacher pass for all; a phase is shared within a seed and a learning rate, never across; a new seed leaves the others current."""
+    runs = [{"norm": "pre", "curriculum": "grow"}, {"label": "single", "norm": "pre", "curriculum": "joint", "phase_blocks": [1]}]
+    several = {**EXPERIMENT, "runs": runs, "seeds": [1], "learning_rates": [1e-2, 5e-3]}
+    path = tmp_path / "manifests/experiments/tiny-2x2.yaml"
+    path.write_text(yaml.safe_dump(several), encoding="utf-8")
+    first = run(pipeline, "run", experiment)
+    names = [f"tiny-2x2/{what}-lr{rate}-seed1" for rate in ("0.01", "0.005") for what in ("pre-grow", "single")]
+    assert [stage["name"] for stage in first["stages"][1:-1]] == [f"student {name}" for name in names]
+    assert [s["steps_executed"] for s in first["students"]] == [4, 0, 4, 0]  # the single block is phase 0 of the grown one
+    assert len({s["val_ce"] for s in first["students"]}) == 4 and {s["seed"] for s in first["students"]} == {1}
+
+    path.write_text(yaml.safe_dump({**several, "seeds": [1, 2]}), encoding="utf-8")
+    planned = run(pipeline, "plan", experiment)
+    assert [stage["state"] for stage in planned["stages"][1:-1]] == ["current"] * 4 + ["missing"] * 4
+    shared = {s["run"].removeprefix("tiny-2x2/"): s["phases"][0]["shared_with"] for s in planned["students"]}
+    assert shared["single-lr0.005-seed2"] == "tiny-2x2/pre-grow-lr0.005-seed2" and shared["pre-grow-lr0.005-seed2"] is None
+
+    path.write_text(yaml.safe_dump({**several, "learning_rates": [1e-2]}), encoding="utf-8")
+    assert [s["run"] for s in run(pipeline, "plan", experiment)["students"]] == ["tiny-2x2/pre-grow-seed1", "tiny-2x2/single-seed1"]
+    code, _, err = pipeline("plan", experiment, "--set", "seed=7")
+    assert code == 2 and "tiny-2x2 lists seeds=[1]" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -50,13 +50,16 @@ def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) 
     """Bind an experiment to the command line.
 
     Raises:
-        ManifestError: among others, the experiment's `set` holds what is no setting of a shard.
+        ManifestError: among others, the experiment's `set` holds what is no setting of a shard, or `--set` one value of what it lists.
     """
     manifest = load_experiment(experiment)
     of_shard, others = split_by_owner(manifest.set)
     if others:
         raise ManifestError(f"{manifest.name}: set {next(iter(others))} is a student's setting; write it under `student:`")
     shard, student = split_by_owner(read_overrides(overrides or []))
+    for setting, listed in (("seed", manifest.seeds), ("learning_rate", manifest.learning_rates)):
+        if setting in student and listed:
+            raise ManifestError(f"--set {setting}={student[setting]}: {manifest.name} lists {setting}s={listed}; change that list instead")
     return Workflow(manifest, ArtifactRoot.resolve(root), of_shard | shard, student)
 
 
@@ -81,6 +84,7 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
         "teacher_passes": teacher_passes,
         "students": [student_summary(result) for result in results],
         "table_1": report.table_1,
+        "noise": report.noise,
         "stages": [stage.as_json() for stage in stages],
         "report": str(report.page),
     }

@@ -6,6 +6,7 @@ marker, so that a grey print still tells four runs apart.
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,14 @@ RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: `svg` goes into the page, `png` beside it; `alt` says what is to be seen."""
+    """One figure: `svg` is the element for the page, `svg_file` and `png` lie beside it; `alt` says what is to be seen."""
 
     slug: str
     title: str
     caption: str
     alt: str
     svg: str
+    svg_file: str
     png: bytes
 
 
@@ -52,7 +54,7 @@ def drawing(slug: str, title: str, caption: str, alt: str, figure: "Figure") -> 
     figure.set_layout_engine("none")  # found once, not for each format
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
-    return Drawing(slug, title, caption.strip(), alt, inline_svg(svg.getvalue(), slug), png.getvalue())
+    return Drawing(slug, title, caption.strip(), alt, inline_svg(svg.getvalue(), slug), svg.getvalue(), png.getvalue())
 
 
 def inline_svg(svg: str, prefix: str) -> str:
@@ -60,6 +62,21 @@ def inline_svg(svg: str, prefix: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", svg).strip()
+
+
+def cells_of(runs: Sequence[Run]) -> list[tuple[str, str, list[Run]]]:
+    """(curriculum, placement, runs), always in the same order: seeds of one cell are drawn as one.
+
+    A run that says neither, since it has not begun, belongs to none.
+    """
+    cells = [(curriculum, norm) for curriculum in COLOURS for norm in STYLES]
+    members = [[run for run in runs if (run.curriculum, run.norm) == cell] for cell in cells]
+    return [(*cell, found) for cell, found in zip(cells, members, strict=True) if found]
+
+
+def spread_words(runs: Sequence[Run], shape: str) -> str:
+    """What `shape` shows, where there are several seeds to show it for."""
+    return f"Means over seeds; {shape} reach from the lowest seed to the highest. " if any(len(m) > 1 for *_, m in cells_of(runs)) else ""
 
 
 def legend(axes: "Axes", runs: Sequence[Run]) -> None:
@@ -78,10 +95,8 @@ def figure_legend(figure: "Figure", runs: Sequence[Run], *, filled: bool = False
 
 def _entries(runs: Sequence[Run], filled: bool = False) -> tuple[list[Any], int]:
     """One entry for each curriculum and placement, whatever the number of seeds; and columns, one a curriculum."""
-    order = [*COLOURS, *STYLES]
-    pairs = {(run.curriculum, run.norm) for run in runs}
-    ordered = sorted(pairs, key=lambda pair: [order.index(word) if word in order else len(order) for word in pair])
-    return [(_bar if filled else _line)(*pair) for pair in ordered], max(2, len({curriculum for curriculum, _ in pairs}))
+    pairs = [(curriculum, norm) for curriculum, norm, _ in cells_of(runs)]
+    return [(_bar if filled else _line)(*pair) for pair in pairs], max(2, len({curriculum for curriculum, _ in pairs}))
 
 
 def line_look(curriculum: str, norm: str) -> dict[str, Any]:
@@ -110,7 +125,26 @@ def _bar(curriculum: str, norm: str) -> Any:
     return Patch(label=f"{norm}-norm, {curriculum}", **bar_look(curriculum, norm))
 
 
+def paper_look() -> dict[str, Any]:
+    """How a value of the paper is drawn: a cross that is seen on any colour."""
+    from matplotlib.patheffects import withStroke
+
+    outlined = [withStroke(linewidth=3.2, foreground="white")]
+    return {
+        "linestyle": "",
+        "marker": "x",
+        "markersize": 6,
+        "markeredgewidth": 1.4,
+        "color": "black",
+        "zorder": 5,
+        "path_effects": outlined,
+    }
+
+
 def gap_words(runs: Sequence[Run]) -> str:
-    """A run that is absent or cut short is named under the figure, not left for the reader to miss."""
-    named = ", ".join(f"{run.label} ({run.problem_kind})" for run in runs if run.problem)
-    return f"Not whole, drawn as far as their records go: {named}." if named else ""
+    """A run that is absent or cut short is named under the figure, or counted where many are, not left for the reader to miss."""
+    broken = [run for run in runs if run.problem]
+    counts = Counter(run.problem_kind for run in broken)
+    named = [f"{run.label} ({run.problem_kind})" for run in broken]
+    counted = [f"{count} {'run' if count == 1 else 'runs'} ({kind})" for kind, count in counts.items()]
+    return f"Not whole, drawn as far as their records go: {', '.join(named if len(named) <= 6 else counted)}." if broken else ""

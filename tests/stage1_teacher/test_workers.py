@@ -58,13 +58,15 @@ def warm_workers(monkeypatch):
 
 def holder_of(cache, unit="[tv]*"):
     """The number of the process that holds a shard, once there is one."""
-    while True:
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
         for lease in cache.glob(f"leases/{unit}-?????.json"):
             try:
                 return int(json.loads(lease.read_text())["holder"].split("-")[1])
             except FileNotFoundError:
                 continue
         time.sleep(0.001)
+    raise AssertionError("nobody came to hold a lease")
 
 
 def test_four_workers_of_whom_one_is_killed(tmp_path, manifest, alone, warm_workers):

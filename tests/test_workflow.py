@@ -139,7 +139,7 @@ def test_runs_of_one_name_are_refused(pipeline, experiment, tmp_path):
 
 
 def test_every_seed_and_learning_rate_is_a_run_of_its_own(pipeline, experiment, tmp_path):
-    """One teacher pass for all; a phase is shared within a seed and a learning rate, never across; one more seed leaves the others current."""
+    """One teacher pass for all; a phase is shared within a seed and a learning rate, never across; a new seed leaves the others current."""
     runs = [{"norm": "pre", "curriculum": "grow"}, {"label": "single", "norm": "pre", "curriculum": "joint", "phase_blocks": [1]}]
     several = {**EXPERIMENT, "runs": runs, "seeds": [1], "learning_rates": [1e-2, 5e-3]}
     path = tmp_path / "manifests/experiments/tiny-2x2.yaml"

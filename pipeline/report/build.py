@@ -10,11 +10,12 @@ from typing import Any
 
 from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
-from pipeline.report import tables
+from pipeline.report import noise, tables
 from pipeline.report.control_tables import hyperparameters, joint_controls
 from pipeline.report.controls import mark_controls
 from pipeline.report.diagnostic_tables import block_removal, transitions
-from pipeline.report.grid import Table, csv_text, markdown
+from pipeline.report.grid import Table, csv_text, markdown, without_differences
+from pipeline.report.learning_rates import at_best, chosen_words
 from pipeline.report.notes import mixed_inputs, problems
 from pipeline.report.page import Contents, facts, render_page
 from pipeline.report.paper import Paper, load_paper
@@ -45,29 +46,34 @@ def build_report(
     from pipeline.report.figures import drawings
 
     read, paper = mark_controls(read_runs(runs)), paper or load_paper()
+    shown = at_best(read)
     contents = Contents(
         name=name,
         about=about,
-        notes=mixed_inputs(read),
+        notes=[*mixed_inputs(read), *chosen_words(read)],
         problems=problems(read),
-        tables=_tables(read, paper, caveat),
-        drawings=drawings([run for run in read if not run.control], paper),
+        tables=_tables(read, shown, paper, caveat),
+        drawings=drawings([run for run in shown if not run.control], paper),
         runs=read,
     )
     page = _write(contents, out)
-    return Report(page, tables.table_1(read), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems))
+    return Report(page, tables.table_1(shown), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems))
 
 
-def _tables(runs: Sequence[Run], paper: Paper, caveat: str) -> list[Table]:
+def _tables(runs: Sequence[Run], shown: Sequence[Run], paper: Paper, caveat: str) -> list[Table]:
+    """In reading order; means are of the `shown` runs, those at each cell's best learning rate."""
+    plain = [run for run in runs if not run.control]
     built = [
-        tables.validation_ce(runs, paper),
-        tables.single_block(runs, paper),
-        joint_controls(runs, paper),
-        block_removal(runs, paper),
+        tables.validation_ce(shown, paper, noise.verdict(plain)),
+        noise.differences(plain, paper),
+        tables.single_block(shown, paper),
+        noise.means(plain),
+        joint_controls(shown, paper),
+        block_removal(shown, paper),
         hyperparameters(runs, paper),
         tables.budgets(runs, paper),
-        tables.freeze_penalty(runs, paper),
-        transitions(runs, paper),
+        tables.freeze_table(shown, paper),
+        transitions(shown, paper),
         tables.per_phase(runs),
         tables.run_summary(runs, paper),
     ]
@@ -98,4 +104,4 @@ def _markdown(contents: Contents) -> str:
 
 def table_1_text(report: Report) -> str:
     """Table 1 with its notes as plain text for a terminal."""
-    return markdown(report.tables[0])
+    return markdown(without_differences(report.tables[0]))

@@ -1,61 +1,49 @@
-"""The cells of a table: one placement under one curriculum, a mean over seeds or the reason why there is none."""
+"""The cells of a table: one placement under one curriculum, a value a seed or the reason why there is none."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import fmean
 
 from pipeline.report.grid import Cell
-from pipeline.report.records import Run
+from pipeline.report.records import Run, finite
+from pipeline.report.samples import Sample, different_inputs
 
 END = -1
 """The last phase of a run, whichever that is."""
 
 
-@dataclass(frozen=True)
-class SeedMean:
-    """`value` is the mean over `by_seed`; `gap` says why there is no value."""
+def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "ce", phase: int = END) -> Sample:
+    """One measure at the end of one phase, by seed, controls apart; runs with a problem are left out and named.
 
-    by_seed: dict[int | None, float]
-    gap: str = ""
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> float | None:
-        return None if self.gap else fmean(self.by_seed.values())
-
-    @property
-    def shown(self) -> float | str:
-        return self.gap or fmean(self.by_seed.values())
-
-    @property
-    def n(self) -> int:
-        return 0 if self.gap else len(self.by_seed)
-
-
-def seed_mean(runs: Sequence[Run], curriculum: str, norm: str, measure: str = "ce", phase: int = END) -> SeedMean:
-    """Mean over seeds of one measure at the end of one phase, controls apart; runs with a problem are left out and named.
-
-    Two runs of one seed are no two samples: such a cell is a gap, not a mean.
+    Two runs of one seed are no two samples, and runs on different data no sample of one thing: such a cell is a gap.
     """
     return seed_mean_of(runs, curriculum, norm, lambda run: _value(run, measure, phase))
 
 
-def seed_mean_of(runs: Sequence[Run], curriculum: str, norm: str, measure: Callable[[Run], Cell]) -> SeedMean:
+def seed_mean_of(runs: Sequence[Run], curriculum: str, norm: str, measure: Callable[[Run], Cell]) -> Sample:
     """As `seed_mean` for any measure of a run; a text that it gives for one run is the cell's gap."""
     members = [run for run in runs if (run.curriculum, run.norm) == (curriculum, norm) and not run.control]
     sound = [run for run in members if not run.problem]
     left_out = tuple(f"{run.label} ({run.problem_kind})" for run in members if run.problem)
-    if not sound:
-        return SeedMean({}, ", ".join(sorted({run.problem_kind for run in members})) or "no run", left_out)
-    seed, count = Counter(run.seed for run in sound).most_common(1)[0]
-    if count > 1:
-        return SeedMean({}, f"{count} runs of seed {seed}", tuple(run.label for run in sound if run.seed == seed))
+    gap, at_fault = _no_sample(members, sound)
+    if gap:
+        return Sample({}, gap, at_fault or left_out)
     values = {run.seed: measure(run) for run in sound}
-    gap = next((value for value in values.values() if not isinstance(value, int | float)), "")
-    if gap != "":
-        return SeedMean({}, str(gap or "missing"), left_out)
-    return SeedMean({seed: float(value) for seed, value in values.items() if isinstance(value, int | float)}, "", left_out)
+    numbers = {seed: float(number) for seed, value in values.items() if (number := finite(value)) is not None}
+    missing = [value for seed, value in values.items() if seed not in numbers]
+    if missing:
+        return Sample({}, missing[0] if isinstance(missing[0], str) else "missing", left_out)
+    return Sample(numbers, "", left_out, sound[0].inputs)
+
+
+def _no_sample(members: Sequence[Run], sound: Sequence[Run]) -> tuple[str, tuple[str, ...]]:
+    """Why the runs of a cell are no sample, and which are at fault."""
+    if not sound:
+        return ", ".join(sorted({run.problem_kind for run in members})) or "no run", ()
+    different = different_inputs([run.inputs for run in sound])
+    if different:
+        return f"different {different}", tuple(run.label for run in sound)
+    seed, count = Counter(run.seed for run in sound).most_common(1)[0]
+    return (f"{count} runs of seed {seed}", tuple(run.label for run in sound if run.seed == seed)) if count > 1 else ("", ())
 
 
 def _value(run: Run, measure: str, phase: int) -> float:

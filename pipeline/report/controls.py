@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.contract.manifest.student import StudentManifest
+from pipeline.report.notes import flatten
 from pipeline.report.records import Run
 
-SETS_APART = ("phase_blocks", "data", "order", "train_documents", "freeze", "alpha", "gamma")
+INITIALIZATION = ("model.initializer_range", "model.new_block")
+SETS_APART = ("phase_blocks", "data", "order", "train_documents", "freeze", "alpha", "gamma", *INITIALIZATION)
 """Settings that make a control. Others that differ (a learning rate) leave two runs of a cell, which the tables refuse to average."""
 
 
@@ -22,7 +24,13 @@ def mark_controls(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _plain(runs: Sequence[Run]) -> dict[str, Any]:
-    return {key: _most_common([_value(run, key) for run in runs], StudentManifest.model_fields[key].get_default()) for key in SETS_APART}
+    return {key: _most_common([_value(run, key) for run in runs], _default(key)) for key in SETS_APART}
+
+
+def _default(key: str) -> Any:
+    section, _, inner = key.partition(".")
+    default = StudentManifest.model_fields[section].get_default()
+    return getattr(default, inner) if inner else default
 
 
 def _most_common(values: Sequence[Any], default: Any) -> Any:
@@ -32,8 +40,7 @@ def _most_common(values: Sequence[Any], default: Any) -> Any:
 
 
 def _value(run: Run, key: str) -> Any:
-    settings: Mapping[str, Any] = run.config.get("settings", {})
-    return settings.get(key)
+    return dict(flatten(run.config.get("settings", {}))).get(key) if "." in key else run.config.get("settings", {}).get(key)
 
 
 def _differences(run: Run, plain: Mapping[str, Any]) -> str:

@@ -106,11 +106,10 @@ def rms_distribution(runs: Sequence[Run], paper: Paper) -> Drawing:
     missing: list[str] = []
     for axes, norm in zip(sides, STYLES, strict=True):
         for run in (run for run in runs if run.norm == norm):
-            found = diagnosed.at_end(run, "boundary")
-            if isinstance(found, str) or not found[-1]["histogram"]["counts"]:
-                missing.append(f"{run.label} ({found if isinstance(found, str) else found[-1]['histogram']['missing']})")
+            shape = diagnosed.histogram(run)
+            if isinstance(shape, str):
+                missing.append(f"{run.label} ({shape})")
                 continue
-            shape = found[-1]["histogram"]
             axes.stairs(shape["counts"], shape["edges"], color=COLOURS.get(run.curriculum, GREY), linestyle=STYLES[norm][0], linewidth=1.4)
         _log(axes.yaxis)
         if axes.dataLim.x1 > 10 * axes.dataLim.x0 > 0:

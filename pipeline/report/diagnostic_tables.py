@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pipeline.report import diagnosed
-from pipeline.report.cells import SeedMean, difference, seed_mean_of
-from pipeline.report.grid import Cell, Column, Table
+from pipeline.report.cells import seed_mean_of
+from pipeline.report.contrasts import NORMS
+from pipeline.report.grid import SEEDS, Cell, Column, Table, beside, paired_columns
 from pipeline.report.notes import left_out
 from pipeline.report.paper import Paper
 from pipeline.report.records import Run
+from pipeline.report.samples import Sample
 
 CELLS = (("grow", "pre"), ("grow", "post"), ("joint", "pre"), ("joint", "post"))
 REMOVAL = (
@@ -19,24 +21,20 @@ REMOVAL = (
 TRANSITION = (("jump", "jump"), ("AUC 1k", "auc_1k"), ("AUC 5k", "auc_5k"))
 SLICE = (("append jump, fixed slice", "append_jump"), ("later rise, fixed slice", "restart_rise"))
 PLACES = ("at_50k", "at_100k")
-NORMS = ("pre", "post")
 
 
 def block_removal(runs: Sequence[Run], paper: Paper) -> Table:
     """Table 4: CE rise and angular distance of each block of the finished students, means over seeds."""
     count = max([3, *(diagnosed.blocks(run) for run in runs)])
-    pairs = [
-        (Column(f"block {b}", "z.4f"), Column(f"block {b}, paper", "z.3f", paper=True), Column(f"block {b}, difference", "+z.3f"))
-        for b in range(count)
-    ]
-    columns = (Column("run"), Column("measure"), *(column for pair in pairs for column in pair), Column("seeds", "d"))
+    pairs = [column for b in range(count) for column in paired_columns(f"block {b}", "z.3f")]
+    columns = (Column("run"), Column("measure"), *pairs, SEEDS)
     rows, cells = [], []
     for curriculum, norm in CELLS:
         published = paper.removal[f"{norm}_{curriculum}"]
         for label, measure, key in REMOVAL:
             means = [seed_mean_of(runs, curriculum, norm, partial(diagnosed.removal, block=b, measure=measure)) for b in range(count)]
             theirs = [published[key][b] if key and b < len(published[key]) else None for b in range(count)]
-            values = [cell for mean, their in zip(means, theirs, strict=True) for cell in _beside(mean.shown, their)]
+            values = [cell for mean, their in zip(means, theirs, strict=True) for cell in beside(mean.shown, their)]
             rows.append((f"{norm}-{curriculum}", label, *values, means[0].n))
             cells += means[:1]
     notes = (
@@ -49,32 +47,23 @@ def block_removal(runs: Sequence[Run], paper: Paper) -> Table:
     return Table("table-4", "Table 4. Removing one block", columns, tuple(rows), notes)
 
 
-def _beside(ours: Cell, theirs: float | None) -> tuple[Cell, Cell, Cell]:
-    """Ours, the paper's, ours less the paper's."""
-    return ours, theirs, difference(ours, theirs) if isinstance(ours, int | float) else None
-
-
 def _batches(runs: Sequence[Run]) -> list[str]:
-    said = dict.fromkeys(run.diagnostics["removal"]["on"]["about"] for run in runs if "removal" in run.diagnostics)
+    said = dict.fromkeys(str(diagnosed.look(run.diagnostics["removal"], "on", "about")) for run in runs if "removal" in run.diagnostics)
     return [f"Diagnostic batch: {about}." for about in said]
 
 
 def transitions(runs: Sequence[Run], paper: Paper) -> Table:
     """Table A4: how the training loss answers an appended block, and what the fixed slice says of it."""
     rows: list[tuple[Cell, ...]] = []
-    cells: list[SeedMean] = []
+    cells: list[Sample] = []
     for number, place in enumerate(PLACES):
         for label, measure, published in _measures(number, place, paper):
             means = [seed_mean_of(runs, "grow", norm, measure) for norm in NORMS]
-            values = [cell for mean, their in zip(means, published, strict=True) for cell in _beside(mean.shown, their)]
+            values = [cell for mean, their in zip(means, published, strict=True) for cell in beside(mean.shown, their)]
             rows.append((f"into phase {number + 1}", label, *values, max(mean.n for mean in means)))
             cells += means
-    sides = [
-        column
-        for norm in NORMS
-        for column in (Column(norm, "z.4f"), Column(f"{norm}, paper", ".4f", paper=True), Column(f"{norm}, difference", "+z.4f"))
-    ]
-    columns = (Column("transition"), Column("measure"), *sides, Column("seeds", "d"))
+    sides = [column for norm in NORMS for column in paired_columns(norm, "z.4f")]
+    columns = (Column("transition"), Column("measure"), *sides, SEEDS)
     notes = (
         "Of the grow runs, in nats; jump, AUC and recovery are of the training loss against its mean just before the transition. Recovery "
         "is taken under a trailing mean; the paper's centred one can say 101 steps at the earliest.",
@@ -88,16 +77,17 @@ def transitions(runs: Sequence[Run], paper: Paper) -> Table:
 
 def _measures(number: int, place: str, paper: Paper) -> list[tuple[str, Callable[[Run], Cell], Sequence[float | None]]]:
     """Name, measure of a run and the paper's (pre, post) of one transition; recovery in shares of a phase, whatever its length."""
-    of = partial(partial, diagnosed.transition, number=number)
+    of = partial(partial, diagnosed.transition, at=number)
     shares = [steps / paper.settings["steps"] for steps in paper.transition["recovery_steps"][place]]
     return [
         *((label, of(source="loss", measure=key), paper.transition[key][place]) for label, key in TRANSITION),
-        ("recovery, share of the phase", partial(diagnosed.recovery_share, number=number), shares),
+        ("recovery, share of the phase", partial(diagnosed.recovery_share, at=number), shares),
         *((label, of(source="probe", measure=key), (None, None)) for label, key in SLICE),
     ]
 
 
 def _windows(runs: Sequence[Run]) -> list[str]:
-    found = [run.diagnostics["transition"]["found"]["windows"] for run in runs if "transition" in run.diagnostics]
-    said = dict.fromkeys(f"{w['smoothing']:,}, {w['auc_1k']:,} and {w['auc_5k']:,} steps" for w in found)
+    found = [diagnosed.look(run.diagnostics["transition"], "found", "windows") for run in runs if "transition" in run.diagnostics]
+    windows = [[diagnosed.number(each, name) for name in ("smoothing", "auc_1k", "auc_5k")] for each in found]
+    said = dict.fromkeys(f"{a}, {b} and {c} steps" for a, b, c in windows)
     return [f"The paper's windows of 200, 1,000 and 5,000 steps are {text} here, the same shares of a phase." for text in said]

@@ -6,10 +6,11 @@ A cell is a number, a text that stands where a number is missing, or None where 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Cell = str | float | int | None
+DIFFERENCE = ", difference"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,26 @@ class Table:
     def _html_cell(column: Column, cell: Cell) -> tuple[str, str]:
         text = column.text(cell)
         return column.kind(cell), text if isinstance(cell, str) else text.replace("-", "\N{MINUS SIGN}")
+
+
+SEEDS = Column("seeds", "d")
+
+
+def paired_columns(name: str, spec: str) -> tuple[Column, Column, Column]:
+    """Ours, the paper's, ours less the paper's."""
+    signed = "+z" + spec.removeprefix("+").removeprefix("z")
+    return Column(name, spec), Column(f"{name}, paper", spec, paper=True), Column(f"{name}{DIFFERENCE}", signed)
+
+
+def beside(ours: Cell, theirs: float | None) -> tuple[Cell, Cell, Cell]:
+    """The cells of `paired_columns`."""
+    return ours, theirs, ours - theirs if isinstance(ours, int | float) and theirs is not None else None
+
+
+def without_differences(table: Table) -> Table:
+    """Narrow enough for a terminal."""
+    kept = [i for i, column in enumerate(table.columns) if not column.name.endswith(DIFFERENCE)]
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=tuple(tuple(row[i] for i in kept) for row in table.rows))
 
 
 def markdown(table: Table) -> str:

@@ -3,22 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.cells import SeedMean
-from pipeline.report.records import Run
+from pipeline.report.records import INPUTS, Run
+from pipeline.report.samples import Sample
 
-PAIRED_BY = ("norm", "curriculum", "seed", "name")
+PAIRED_BY = ("norm", "curriculum", "seed", "learning_rate", "name")
 """Settings in which the runs of a report are meant to differ, controls apart."""
 
 
 def distinct(values: Sequence[Any]) -> list[Any]:
     """The values that are there, each once, in order of appearance."""
-    return list(dict.fromkeys(value for value in values if value is not None))
+    return list({str(value): value for value in values if value is not None}.values())
 
 
 def mixed_inputs(runs: Sequence[Run]) -> list[str]:
     """One sentence for each thing that should be the same in all runs and is not."""
     notes = []
-    for what, key in (("shards", "shard"), ("cache fingerprints", "cache_fingerprint"), ("teachers", "teacher")):
+    for what, key in INPUTS.items():
         values = distinct([run.config.get(key) for run in runs])
         if len(values) > 1:
             notes.append(f"Different {what} ({', '.join(map(str, values))}): the runs were not trained on the same targets.")
@@ -62,12 +62,12 @@ def problems(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(run.label, text) for run in runs for text in (run.problem, run.curves.remark) if text]
 
 
-def left_out(cells: Sequence[SeedMean]) -> list[str]:
+def left_out(cells: Sequence[Sample]) -> list[str]:
     names = distinct([name for cell in cells for name in cell.left_out])
     return [f"Not in these numbers: {', '.join(names)}."] if names else []
 
 
-def seed_note(runs: Sequence[Run], cells: Sequence[SeedMean]) -> list[str]:
+def seed_note(runs: Sequence[Run], cells: Sequence[Sample]) -> list[str]:
     """How many seeds stand behind the filled cells, and what that is worth."""
     counts = sorted({cell.n for cell in cells if cell.n})
     if counts == [1]:
@@ -87,6 +87,6 @@ def _training_length(runs: Sequence[Run]) -> str:
     return "target tokens unknown"
 
 
-def unequal_seeds(cells: Sequence[SeedMean]) -> list[str]:
+def unequal_seeds(cells: Sequence[Sample]) -> list[str]:
     seeds = {tuple(sorted(map(str, cell.by_seed))) for cell in cells if cell.n}
-    return ["The cells do not hold the same seeds: differences between them are not paired."] if len(seeds) > 1 else []
+    return ["The cells do not hold the same seeds: a difference is over the seeds that both hold."] if len(seeds) > 1 else []

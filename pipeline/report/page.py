@@ -62,10 +62,10 @@ def render_page(contents: Contents) -> str:
 
 def _provenance(run: Run) -> dict[str, str]:
     starts = run.provenance if isinstance(run.provenance, list) else [run.provenance] if run.provenance else []
-    seconds = run.number("seconds")
+    seconds, resumed, shared = run.number("seconds"), run.number("resumed_from"), run.result.get("shared_phases")
     told = [f"{run.norm}-norm, {run.curriculum}, seed {run.seed}", f"started {len(starts)} times" if len(starts) > 1 else ""]
-    told += [f"first phases from {', '.join(dict.fromkeys(run.result['shared_phases']))}" if run.result.get("shared_phases") else ""]
-    told += [f"resumed from step {run.result['resumed_from']:,}" if run.result.get("resumed_from") else ""]
+    told += [f"first phases from {', '.join(map(str, distinct(shared)))}" if isinstance(shared, list) and shared else ""]
+    told += [f"resumed from step {resumed:,}" if resumed else ""]
     told += [f"{seconds:,.0f} s" if seconds is not None else "", run.problem_kind]
     return {
         "name": run.name,

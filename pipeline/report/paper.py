@@ -52,6 +52,10 @@ class Paper:
     token_types: Mapping[str, Any]
     settings: Mapping[str, Any]
 
+    def penalty(self, norm: str) -> float:
+        """CE(freeze) - CE(grow) of one placement."""
+        return self.freeze["freeze"][norm] - self.freeze["grow"][norm]
+
 
 @cache
 def load_paper(path: Path | None = None) -> Paper:

@@ -18,6 +18,8 @@ Point = tuple[int, float]
 """Optimizer steps over all phases, value in nats a target token."""
 
 MEASURES = ("ce", "kl", "kd", "ppl")
+INPUTS = {"shards": "shard", "teachers": "teacher", "cache fingerprints": "cache_fingerprint"}
+"""Keys of config.json by what the values are called where they differ."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class Run:
     def problem_kind(self) -> str:
         return self.problem.partition(":")[0]
 
+    @property
+    def learning_rate(self) -> float | None:
+        return finite(self.config.get("settings", {}).get("learning_rate"))
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What must be the same in runs that are compared; None where it is not recorded."""
+        recorded = {what: self.config.get(key) for what, key in INPUTS.items()}
+        return {**recorded, "validation documents": self.result.get("val_tokens")}
+
     def phase(self, index: int) -> Phase | None:
         return next((phase for phase in self.phases if phase.index == index), None)
 
@@ -90,10 +102,10 @@ def read_runs(folders: Sequence[RunFolder]) -> tuple[Run, ...]:
 
 def _read_run(folder: RunFolder) -> Run:
     records, unreadable = _read_records(folder)
-    config, result = records["config"] or {}, records["result"] or {}
+    config, result = records["config"], records["result"]
     settings = config.get("settings", {})
-    curriculum = settings.get("curriculum") or result.get("curriculum") or "unknown"
-    norm = settings.get("norm") or result.get("norm") or "unknown"
+    curriculum = str(settings.get("curriculum") or result.get("curriculum") or "unknown")
+    norm = str(settings.get("norm") or result.get("norm") or "unknown")
     name = str(config.get("run") or result.get("run") or folder.path.name)
     phases = _phases(result, norm)
     run = Run(
@@ -101,7 +113,7 @@ def _read_run(folder: RunFolder) -> Run:
         name=name,
         norm=norm,
         curriculum=curriculum,
-        seed=settings.get("seed", result.get("seed")),
+        seed=_count(settings.get("seed", result.get("seed"))),
         config=config,
         result=result,
         provenance=records["provenance"],
@@ -114,22 +126,36 @@ def _read_run(folder: RunFolder) -> Run:
     return replace(run, problem=unreadable or _problem(run))
 
 
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
 def _expected_phases(settings: Mapping[str, Any], curriculum: str, found: int) -> int:
-    if settings.get("phase_blocks"):
-        return len(settings["phase_blocks"])
-    return 1 if curriculum == "joint" else settings.get("model", {}).get("blocks", max(1, found))
+    depths, shape = settings.get("phase_blocks"), settings.get("model")
+    if isinstance(depths, list) and depths:
+        return len(depths)
+    blocks = _count(shape.get("blocks")) if isinstance(shape, Mapping) else None
+    return 1 if curriculum == "joint" else blocks or max(1, found)
 
 
 def _read_records(folder: RunFolder) -> tuple[dict[str, Any], str]:
+    """config, result (empty where they are not there) and provenance; and which could not be read."""
     records: dict[str, Any] = {}
-    unreadable = []
-    for name in ("config", "provenance", "result"):
+    faults = []
+    for name in ("config", "result", "provenance"):
         try:
             records[name] = folder.read(name)
         except RunError:
             records[name] = None
-            unreadable.append(f"{name}.json")
-    return records, f"unreadable: {', '.join(unreadable)} is not JSON" if unreadable else ""
+            faults.append(f"{name}.json is not JSON")
+    for name in ("config", "result"):
+        if not isinstance(records[name], Mapping | None):
+            faults.append(f"{name}.json holds no mapping")
+        records[name] = records[name] if isinstance(records[name], Mapping) else {}
+    if not isinstance(records["config"].get("settings", {}), Mapping):
+        faults.append("config.json has no mapping of settings")
+        records["config"] = {**records["config"], "settings": {}}
+    return records, f"unreadable: {', '.join(faults)}" if faults else ""
 
 
 def _diagnostics(folder: RunFolder) -> dict[str, Any]:
@@ -138,21 +164,26 @@ def _diagnostics(folder: RunFolder) -> dict[str, Any]:
     for path in sorted((folder.path / "diagnostics").glob("*.json")):
         with suppress(RunError):
             found[path.stem] = folder.read(f"diagnostics/{path.stem}")
-    return found
+    return {name: record for name, record in found.items() if isinstance(record, Mapping)}
 
 
 def _phases(result: Mapping[str, Any], norm: str) -> tuple[Phase, ...]:
     phases = [
         Phase(
-            index=entry.get("index", position),
-            norm=entry.get("norm", norm),
-            active_layers=entry.get("active_layers"),
-            steps=entry.get("steps"),
+            index=position if (index := _count(entry.get("index"))) is None else index,
+            norm=str(entry.get("norm", norm)),
+            active_layers=_count(entry.get("active_layers")),
+            steps=_count(entry.get("steps")),
             values={name: entry.get(f"val_{name}") for name in MEASURES},
         )
-        for position, entry in enumerate(result.get("phases") or [])
+        for position, entry in enumerate(_list(result.get("phases")))
+        if isinstance(entry, Mapping)
     ]
     return tuple(sorted(phases, key=lambda phase: phase.index))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _problem(run: Run) -> str:
@@ -175,15 +206,15 @@ def _curves(folder: RunFolder) -> Curves:
     remark = ""
     try:
         for record in folder.metrics():
-            step = record.get("step", 0)
+            step = int(record.get("step", 0))
             if record.get("phase"):
-                boundaries.add(step - record.get("phase_step", step))
+                boundaries.add(step - int(record.get("phase_step", step)))
             for series, kind, key in ((train, "train", "train/loss"), (val, "val", "val/ce")):
                 if record.get("kind") == kind:
                     value = finite(record.get(key))
                     series.append((step, math.nan if value is None else value))
-    except ValueError:
-        remark = "metrics.jsonl has a line that is not JSON; the figures stop before it"
+    except (ValueError, TypeError, AttributeError):
+        remark = "metrics.jsonl has a line that is no record; the figures stop before it"
     return Curves(tuple(train), tuple(val), tuple(sorted(boundaries - {0})), remark or _not_finite(train, val))
 
 

@@ -3,106 +3,90 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.report.cells import SeedMean, difference, seed_mean
-from pipeline.report.grid import Cell, Column, Table
+from pipeline.report.cells import difference, seed_mean
+from pipeline.report.contrasts import COMPARED, NORMS, delta, freeze_penalty, interaction
+from pipeline.report.grid import SEEDS, Cell, Column, Table, beside, paired_columns
 from pipeline.report.notes import left_out, seed_note, unequal_seeds
 from pipeline.report.paper import Paper
 from pipeline.report.records import Phase, Run, finite
+from pipeline.report.samples import Sample
 
-NORMS = ("pre", "post")
-COMPARED = ("joint", "grow")
 NEEDS_BOTH = "needs both"
+TABLE_1 = "CE in nats per target token at the end of training; interaction = (post - pre) under grow less (post - pre) under joint."
 
 
 def table_1(runs: Sequence[Run]) -> dict[str, Any]:
     """Validation CE at the endpoint: `{"joint": {"pre", "post", "delta"}, "grow": {...}, "interaction"}`.
 
-    Nats a target token, unrounded means over seeds; delta = post - pre, interaction = delta grow - delta joint
-    (table 1 of the paper). None where a run is missing or has a problem.
+    Nats a target token, unrounded means over seeds; delta = post - pre, interaction = delta grow - delta joint, over the seeds that
+    their cells have in common (table 1 of the paper). None where a run is missing or has a problem.
     """
-    return contrast({(c, norm): seed_mean(runs, c, norm).value for c in COMPARED for norm in NORMS})
-
-
-def contrast(values: dict[tuple[str, str], float | None]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for curriculum in COMPARED:
-        pre, post = values[curriculum, "pre"], values[curriculum, "post"]
-        rows[curriculum] = {"pre": pre, "post": post, "delta": difference(post, pre)}
-    return {**rows, "interaction": difference(rows["grow"]["delta"], rows["joint"]["delta"])}
+        cells = {norm: seed_mean(runs, curriculum, norm).value for norm in NORMS}
+        rows[curriculum] = {**cells, "delta": delta(runs, curriculum).value}
+    return {**rows, "interaction": interaction(runs).value}
 
 
-def validation_ce(runs: Sequence[Run], paper: Paper) -> Table:
-    """Table 1, with the sentence on seeds and tokens under it."""
-    ours = table_1(runs)
+def validation_ce(runs: Sequence[Run], paper: Paper, verdict: Sequence[str] = ()) -> Table:
+    """Table 1; under it `verdict`, or the sentence on one seed."""
     cells = [seed_mean(runs, curriculum, norm) for curriculum in COMPARED for norm in NORMS]
     rows = [_placement_row(runs, paper.table_1[curriculum], curriculum) for curriculum in COMPARED]
-    interaction = _or_gap(ours["interaction"])
-    rows.append(("interaction", None, None, None, None, interaction, paper.interaction, None))
-    notes = [*seed_note(runs, cells), *_by_seed(cells), *left_out(cells)]
-    notes.append("CE in nats per target token at the end of training; interaction = (post - pre) under grow less (post - pre) under joint.")
-    return Table(
-        "table-1", "Table 1. Validation CE by curriculum and norm placement", _placement_columns("curriculum"), tuple(rows), tuple(notes)
+    rows.append(("interaction", *[None] * 6, *_beside(interaction(runs), paper.interaction), None))
+    notes = (*seed_note(runs, cells), *verdict, *left_out(cells), TABLE_1)
+    return Table("table-1", "Table 1. Validation CE by curriculum and norm placement", _placement_columns(), tuple(rows), notes)
+
+
+def _placement_columns() -> tuple[Column, ...]:
+    return (
+        Column("curriculum"),
+        *paired_columns("pre", ".4f"),
+        *paired_columns("post", ".4f"),
+        *paired_columns("post - pre", "+z.4f"),
+        SEEDS,
     )
-
-
-def _placement_columns(label: str) -> tuple[Column, ...]:
-    values = [column for norm in NORMS for column in (Column(norm, ".4f"), Column(f"{norm}, paper", ".4f", paper=True))]
-    return (Column(label), *values, Column("post - pre", "+z.4f"), Column("post - pre, paper", "+z.4f", paper=True), Column("seeds", "d"))
 
 
 def _placement_row(runs: Sequence[Run], paper: Any, curriculum: str) -> tuple[Cell, ...]:
     pre, post = (seed_mean(runs, curriculum, norm) for norm in NORMS)
-    delta = _or_gap(difference(post.value, pre.value))
     seeds: Cell = pre.n if pre.n == post.n else f"pre {pre.n}, post {post.n}"
-    return (curriculum, pre.shown, paper["pre"], post.shown, paper["post"], delta, paper["delta"], seeds)
+    values = (*_beside(pre, paper["pre"]), *_beside(post, paper["post"]), *_beside(delta(runs, curriculum), paper["delta"]))
+    return (curriculum, *values, seeds)
 
 
-def _or_gap(value: float | None) -> Cell:
-    return NEEDS_BOTH if value is None else value
-
-
-def _by_seed(cells: Sequence[SeedMean]) -> list[str]:
-    """The interaction of every seed that all four cells hold: its sign by seed says more than a mean."""
-    shared = set.intersection(*(set(cell.by_seed) for cell in cells))
-    if len(shared) < 2:
-        return []
-    keys = [(curriculum, norm) for curriculum in COMPARED for norm in NORMS]
-    each = {seed: contrast({key: cell.by_seed[seed] for key, cell in zip(keys, cells, strict=True)}) for seed in shared}
-    said = ", ".join(f"{each[seed]['interaction']:+.4f} (seed {seed})" for seed in sorted(each, key=str))
-    return [f"Interaction by seed: {said}."]
+def _beside(ours: Sample, theirs: float) -> tuple[Cell, Cell, Cell]:
+    return beside(ours.shown, theirs)
 
 
 def single_block(runs: Sequence[Run], paper: Paper) -> Table:
     """Table 2: the one-block student at the end of phase 0 of the grow runs."""
-    measures = (("ce", ".4f"), ("kd", ".4f"), ("ppl", ",.2f"))
-    columns = [Column("placement")]
-    for name, spec in measures:
-        title = {"kd": "KD loss"}.get(name, name.upper())
-        columns += [Column(title, spec), Column(f"{title}, paper", spec, paper=True)]
-    rows = []
+    measures = (("ce", "CE", ".4f"), ("kd", "KD loss", ".4f"), ("ppl", "PPL", ",.2f"))
+    columns = (Column("placement"), *(column for _, title, spec in measures for column in paired_columns(title, spec)), SEEDS)
+    rows: list[tuple[Cell, ...]] = []
+    cells = []
     for norm in NORMS:
-        row: list[Cell] = [norm]
-        for name, _ in measures:
-            row += [seed_mean(runs, "grow", norm, name, phase=0).shown, paper.single_block[norm][name]]
-        rows.append((*row, seed_mean(runs, "grow", norm).n))
-    cells = [seed_mean(runs, "grow", norm) for norm in NORMS]
+        means = {name: seed_mean(runs, "grow", norm, name, phase=0) for name, _, _ in measures}
+        values = [cell for name, mean in means.items() for cell in _beside(mean, paper.single_block[norm][name])]
+        rows.append((norm, *values, means["ce"].n))
+        cells.append(means["ce"])
     notes = ("The endpoint of phase 0 of the grow runs: one block under the head.", *left_out(cells))
-    return Table("table-2", "Table 2. A single block", (*columns, Column("seeds", "d")), tuple(rows), notes)
+    return Table("table-2", "Table 2. A single block", columns, tuple(rows), notes)
 
 
-def freeze_penalty(runs: Sequence[Run], paper: Paper) -> Table | None:
-    """Table A3, only where there are freeze runs; penalty = CE(freeze) - CE(grow)."""
+def freeze_table(runs: Sequence[Run], paper: Paper) -> Table | None:
+    """Table A3, only where there are freeze runs."""
     if not any(run.curriculum == "freeze" for run in runs):
         return None
     rows = [_placement_row(runs, paper.freeze[curriculum], curriculum) for curriculum in ("grow", "freeze")]
-    pre, post = (_or_gap(difference(seed_mean(runs, "freeze", norm).value, seed_mean(runs, "grow", norm).value)) for norm in NORMS)
-    rows.append(("penalty", pre, paper.freeze_penalty, post, paper.freeze_penalty, None, None, None))
+    penalties = [cell for norm in NORMS for cell in _beside(freeze_penalty(runs, norm), paper.penalty(norm))]
+    rows.append(("penalty", *penalties, None, None, None, None))
     cells = [seed_mean(runs, curriculum, norm) for curriculum in ("grow", "freeze") for norm in NORMS]
-    definition = "CE in nats per target token; penalty = freeze - grow. The paper gives one penalty for both placements."
-    notes = (*unequal_seeds(cells), *left_out(cells), definition)
-    return Table(
-        "table-a3", "Table A3. Validation CE when finished blocks are frozen", _placement_columns("curriculum"), tuple(rows), notes
+    definition = (
+        "CE in nats per target token; penalty = freeze - grow. The paper states one penalty for both placements, "
+        f"{paper.freeze_penalty}; the values here are the differences of its CEs."
     )
+    notes = (*unequal_seeds(cells), *left_out(cells), definition)
+    return Table("table-a3", "Table A3. Validation CE when finished blocks are frozen", _placement_columns(), tuple(rows), notes)
 
 
 def per_phase(runs: Sequence[Run]) -> Table:
@@ -123,7 +107,7 @@ def _phase_row(run: Run, index: int) -> tuple[Cell, ...]:
     if phase is None:
         return (run.label, index, run.norm, None, None, run.problem_kind, None, None, None, None)
     ce, kl, kd, ppl = (_shown(phase, name) for name in ("ce", "kl", "kd", "ppl"))
-    return (run.label, index, phase.norm, phase.active_layers, phase.steps, ce, kl, run.result.get("kl_kind", "unknown"), kd, ppl)
+    return (run.label, index, phase.norm, phase.active_layers, phase.steps, ce, kl, str(run.result.get("kl_kind", "unknown")), kd, ppl)
 
 
 def _shown(phase: Phase, name: str) -> Cell:

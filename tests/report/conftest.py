@@ -13,9 +13,10 @@ STEPS = 40
 
 def _write_run(root, norm, curriculum, ce, seed=42, shard="installed-docs", fingerprint="ab12", blocks=3, end=True, **settings):
     """A whole run folder: straight lines from CE 11 to `ce`, phases that end 0.2 apart."""
-    folder = RunFolder(root / f"{norm}-{curriculum}-seed{seed}-{shard}")
+    rate = f"-lr{settings['learning_rate']}" if "learning_rate" in settings else ""
+    folder = RunFolder(root / f"{norm}-{curriculum}{rate}-seed{seed}-{shard}")
     folder.path.mkdir(parents=True)
-    name = f"demo/{norm}-{curriculum}-seed{seed}" + ("" if shard == "installed-docs" else f"-{shard}")
+    name = f"demo/{norm}-{curriculum}{rate}-seed{seed}" + ("" if shard == "installed-docs" else f"-{shard}")
     asked = {"norm": norm, "curriculum": curriculum, "seed": seed, "steps": STEPS, "model": {"blocks": blocks, "layers_per_block": 1}}
     config = {"run": name, "shard": shard, "cache_fingerprint": fingerprint, "teacher": "package:tiny", "settings": {**asked, **settings}}
     folder.write("config", config)
@@ -72,6 +73,20 @@ def four(tmp_path, write_run):
     """The 2x2, each run ending at the CE that the paper publishes for it."""
     published = load_paper().table_1
     return {(c, n): write_run(tmp_path / "runs", n, c, published[c][n]) for c in ("joint", "grow") for n in ("pre", "post")}
+
+
+@pytest.fixture
+def write_grid(tmp_path, write_run):
+    """Whole runs for every seed, ending at `ends[curriculum, norm][place of the seed]`."""
+
+    def write(ends, seeds=(42, 43, 44), **settings):
+        return {
+            (*cell, seed): write_run(tmp_path / "grid", cell[1], cell[0], ce, seed=seed, **settings)
+            for cell, values in ends.items()
+            for seed, ce in zip(seeds, values, strict=True)
+        }
+
+    return write
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def test_paper_columns_follow_the_data_file_and_ours_do_not(four, tmp_path, undr
     build_report("b", list(four.values()), tmp_path / "b", paper=load_paper(swapped))
     before, after = (rows_of(tmp_path / out, "table-1")[0] for out in "ab")
     assert (before.pop("pre, paper"), after.pop("pre, paper")) == ("2.7603", "9.8765")
+    assert (float(before.pop("pre, difference")), float(after.pop("pre, difference"))) == (0, pytest.approx(2.7603 - 9.8765))
     assert before == after
 
 
@@ -84,7 +85,7 @@ def test_two_seeds_are_averaged_and_said(four, tmp_path, undrawn, built, write_r
     report, page = built([*four.values(), *more], tmp_path / "out")
     assert report.table_1["joint"]["pre"] == pytest.approx(published["joint"]["pre"] + 0.01)
     assert report.table_1["interaction"] == pytest.approx(load_paper().interaction)
-    assert "2 seeds a cell" in page and "Several seeds (42, 43)" in page and "Interaction by seed" in page
+    assert "2 seeds a cell" in page and "Several seeds (42, 43)" in page and "by seed -0.0332 (42), -0.0332 (43)" in page
     assert "says nothing about placement" not in page
 
 
@@ -191,4 +192,4 @@ def test_steps_without_a_finite_loss_and_torn_lines_are_remarks(four, tmp_path, 
         lines.write("not json\n")
     report, page = built(four.values(), tmp_path / "out")
     assert report.table_1["joint"]["pre"] == load_paper().table_1["joint"]["pre"]
-    assert "1 training steps without a finite value" in page and "a line that is not JSON" in page
+    assert "1 training steps without a finite value" in page and "a line that is no record" in page

@@ -6,14 +6,15 @@ Values given now beat the remembered ones, and then have to agree with the cache
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import CacheError, ManifestError
-from pipeline.contract.layout import ArtifactRoot, trained_model
+from pipeline.contract.layout import ArtifactRoot, trained_model, trained_on
 from pipeline.contract.logit_cache.index import MANIFEST, RULE, TEACHER, CacheManifest, has_manifest, read_manifest, read_rule
 from pipeline.contract.manifest.find import load_shard, names
 from pipeline.contract.manifest.overrides import merge, nested
-from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.shard import TRAINED, ShardManifest
 from pipeline.contract.manifest.strict import parse
 from pipeline.contract.sealed import Damaged
 from pipeline.contract.store import Store
@@ -94,6 +95,12 @@ def with_teacher_of(root: ArtifactRoot, shard: ShardManifest) -> ShardManifest:
         return shard
     model = str(trained_model(root.teacher(name)))
     return shard.model_copy(update={"teacher": shard.teacher.model_copy(update={"model": model})})
+
+
+def teacher_name(root: ArtifactRoot, shard: ShardManifest) -> str:
+    """The teacher as a manifest names it: the same wherever the root is."""
+    trained = trained_on(Path(shard.teacher.model))
+    return f"{TRAINED}{trained[1]}" if trained and trained[0] == str(root.path) else shard.teacher.model
 
 
 def _is_manifest(name: str) -> bool:

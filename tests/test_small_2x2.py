@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ class CtrlC:
 
 
 def test_interrupted_and_resumed_it_ends_in_the_same_report(pipeline, experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.report.figures.drawings", lambda *given: [])  # drawn in the report's own tests
     whole = run(pipeline, "uninterrupted")
     assert [stage["state"] for stage in whole["stages"][:2]] == ["missing", "missing"] and whole["teacher_passes"] == 1
     control_c = CtrlC()
@@ -87,6 +89,18 @@ def test_interrupted_and_resumed_it_ends_in_the_same_report(pipeline, experiment
     assert [student["val_ce"] for student in resumed["students"]] == [student["val_ce"] for student in whole["students"]]
     for folder in ("teachers/small-docs/model", "reports/small-2x2"):
         assert different(tmp_path / "resumed" / folder, tmp_path / "uninterrupted" / folder) == []
+
+    a_whole_cache_needs_no_teacher(pipeline, tmp_path)
+
+
+def a_whole_cache_needs_no_teacher(pipeline, tmp_path) -> None:
+    """It is not trained again; where one is that the manifest says no more, nothing is touched."""
+    code, _, err = pipeline("run", "small-2x2", "--root", "uninterrupted", "--set", "teacher.training.steps=9")
+    assert code == 2 and "teacher.training.steps was 6, is 9" in err.splitlines()[-1]
+    shutil.rmtree(tmp_path / "resumed/teachers")
+    again = run(pipeline, "resumed")
+    assert {stage["state"] for stage in again["stages"]} == {"current"} and not (tmp_path / "resumed/teachers").exists()
+    assert again["stages"][0] == {"name": "teacher small-docs", "state": "current", "reason": "not here; its cache is whole"}
 
 
 def run(pipeline, root: str) -> dict:

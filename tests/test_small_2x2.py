@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from benchmarks.study_record import study_record
 from tiny_teacher import WORDS, write_parquet
 
+from pipeline.commands.run import workflow_of
 from pipeline.contract.atomic_io import publish
+from pipeline.contract.errors import RunError
 from pipeline.contract.manifest.find import load_experiment, load_shard
 from pipeline.contract.manifest.overrides import merge
 
@@ -84,12 +87,18 @@ def test_interrupted_and_resumed_it_ends_in_the_same_report(pipeline, experiment
     for left in range(len(INTERRUPTED_AT), 0, -1):
         code, _, err = pipeline("run", "small-2x2", "--root", "resumed")
         assert code == 2 and err.splitlines()[-1].startswith("error: interrupted") and len(control_c.left) == left - 1, err
+    with pytest.raises(RunError, match=r"report small-2x2: missing .*finish with 'pipeline run small-2x2 --root resumed'"):
+        study_record(workflow_of("small-2x2", None, "resumed"))
     resumed = run(pipeline, "resumed")
     assert resumed["table_1"] == whole["table_1"]
     assert [student["val_ce"] for student in resumed["students"]] == [student["val_ce"] for student in whole["students"]]
     for folder in ("teachers/small-docs/model", "reports/small-2x2"):
         assert different(tmp_path / "resumed" / folder, tmp_path / "uninterrupted" / folder) == []
 
+    record, again = (study_record(workflow_of("small-2x2", None, root)) for root in ("resumed", "uninterrupted"))
+    assert record["runs"] == again["runs"] and record["teacher"] == again["teacher"] and record["cache"] == again["cache"]
+    assert [run["phases"][-1]["val_ce"] for run in record["runs"]] == [student["val_ce"] for student in whole["students"]]
+    assert record["starts_of_runs"]["starts"] > again["starts_of_runs"]["starts"] == 3  # a teacher and two students
     a_whole_cache_needs_no_teacher(pipeline, tmp_path)
 
 

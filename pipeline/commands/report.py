@@ -23,7 +23,7 @@ def report(
     from pipeline.report.build import table_1_text
 
     if as_json:
-        print_json({"report": str(written.page), "table_1": written.table_1})
+        print_json({"report": str(written.page), "table_1": written.table_1, "noise": written.noise})
     else:
         out.print(f"{table_1_text(written)}\n\nreport: {written.page}")
 

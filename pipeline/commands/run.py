@@ -92,6 +92,7 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
         "teacher_passes": teacher_passes,
         "students": [student_summary(result) for result in results],
         "table_1": report.table_1,
+        "noise": report.noise,
         "stages": [stage.as_json() for stage in planned],
         "report": str(report.page),
     }

@@ -1,4 +1,4 @@
-"""Build a report: run folders in; index.html, report.md, CSV tables and PNG figures out.
+"""Build a report: run folders in; index.html, report.md, CSV tables, PNG and SVG figures out.
 
 index.html is written last, so that a folder with a page has everything the page names.
 """
@@ -11,6 +11,8 @@ from typing import Any
 from pipeline.contract.atomic_io import atomic_path, write_text
 from pipeline.contract.run_record import RunFolder
 from pipeline.report import noise, tables
+from pipeline.report.contrasts import Comparisons
+from pipeline.report.control_noise import control_differences
 from pipeline.report.control_tables import hyperparameters, joint_controls
 from pipeline.report.controls import mark_controls
 from pipeline.report.diagnostic_tables import block_removal, transitions
@@ -24,10 +26,11 @@ from pipeline.report.records import Run, read_runs
 
 @dataclass(frozen=True)
 class Report:
-    """Where the page is and what table 1 says; `table_1` has unrounded nats a target token, None where a run is missing."""
+    """Where the page is and what it says: `table_1` and `noise` have unrounded nats a target token, None where a run is missing."""
 
     page: Path
     table_1: dict[str, Any]
+    noise: list[dict[str, Any]]
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     problems: tuple[tuple[str, str], ...]
@@ -47,28 +50,32 @@ def build_report(
 
     read, paper = mark_controls(read_runs(runs)), paper or load_paper()
     shown = at_best(read)
+    compared = noise.comparisons([run for run in read if not run.control], paper)
     contents = Contents(
         name=name,
         about=about,
         notes=[*mixed_inputs(read), *chosen_words(read)],
         problems=problems(read),
-        tables=_tables(read, shown, paper, caveat),
-        drawings=drawings([run for run in shown if not run.control], paper),
+        tables=_tables(read, shown, paper, caveat, compared),
+        drawings=drawings([run for run in shown if not run.control], paper, compared),
         runs=read,
     )
     page = _write(contents, out)
-    return Report(page, tables.table_1(shown), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems))
+    return Report(
+        page, tables.table_1(shown), noise.as_json(compared), tuple(contents.tables), tuple(contents.notes), tuple(contents.problems)
+    )
 
 
-def _tables(runs: Sequence[Run], shown: Sequence[Run], paper: Paper, caveat: str) -> list[Table]:
+def _tables(runs: Sequence[Run], shown: Sequence[Run], paper: Paper, caveat: str, compared: Comparisons) -> list[Table]:
     """In reading order; means are of the `shown` runs, those at each cell's best learning rate."""
     plain = [run for run in runs if not run.control]
     built = [
         tables.validation_ce(shown, paper, noise.verdict(plain)),
-        noise.differences(plain, paper),
+        noise.differences(compared),
         tables.single_block(shown, paper),
         noise.means(plain),
         joint_controls(shown, paper),
+        control_differences(runs),
         block_removal(shown, paper),
         hyperparameters(runs, paper),
         tables.budgets(runs, paper),
@@ -84,6 +91,7 @@ def _write(contents: Contents, out: Path) -> Path:
     for table in contents.tables:
         write_text(out / f"{table.slug}.csv", csv_text(table))
     for drawing in contents.drawings:
+        write_text(out / f"{drawing.slug}.svg", drawing.svg_file)
         with atomic_path(out / f"{drawing.slug}.png") as temporary:
             temporary.write_bytes(drawing.png)
     write_text(out / "report.md", _markdown(contents))

@@ -20,6 +20,10 @@ class Contrast(NamedTuple):
     paper: float
 
 
+Comparisons = Sequence[tuple[str, Sequence[Contrast]]]
+"""By the learning rate that they were made at."""
+
+
 def delta(runs: Sequence[Run], curriculum: str) -> Sample:
     """CE(post) - CE(pre) under one curriculum."""
     return paired([(1, seed_mean(runs, curriculum, "post")), (-1, seed_mean(runs, curriculum, "pre"))])

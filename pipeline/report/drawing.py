@@ -36,13 +36,14 @@ RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: `svg` goes into the page, `png` beside it; `alt` says what is to be seen."""
+    """One figure: `svg` is the element for the page, `svg_file` and `png` lie beside it; `alt` says what is to be seen."""
 
     slug: str
     title: str
     caption: str
     alt: str
     svg: str
+    svg_file: str
     png: bytes
 
 
@@ -52,7 +53,7 @@ def drawing(slug: str, title: str, caption: str, alt: str, figure: "Figure") -> 
     figure.set_layout_engine("none")  # found once, not for each format
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
-    return Drawing(slug, title, caption.strip(), alt, inline_svg(svg.getvalue(), slug), png.getvalue())
+    return Drawing(slug, title, caption.strip(), alt, inline_svg(svg.getvalue(), slug), svg.getvalue(), png.getvalue())
 
 
 def inline_svg(svg: str, prefix: str) -> str:
@@ -60,6 +61,21 @@ def inline_svg(svg: str, prefix: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", svg).strip()
+
+
+def cells_of(runs: Sequence[Run]) -> list[tuple[str, str, list[Run]]]:
+    """(curriculum, placement, runs), always in the same order: seeds of one cell are drawn as one."""
+    cells: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        cells.setdefault((run.curriculum, run.norm), []).append(run)
+    order = [*COLOURS, *STYLES]
+    places = {cell: [order.index(word) if word in order else len(order) for word in cell] for cell in cells}
+    return [(*cell, cells[cell]) for cell in sorted(cells, key=lambda cell: places[cell])]
+
+
+def spread_words(runs: Sequence[Run], shape: str) -> str:
+    """What `shape` shows, where there are several seeds to show it for."""
+    return f"Means over seeds; {shape} reach from the lowest seed to the highest. " if any(len(m) > 1 for *_, m in cells_of(runs)) else ""
 
 
 def legend(axes: "Axes", runs: Sequence[Run]) -> None:
@@ -78,10 +94,8 @@ def figure_legend(figure: "Figure", runs: Sequence[Run], *, filled: bool = False
 
 def _entries(runs: Sequence[Run], filled: bool = False) -> tuple[list[Any], int]:
     """One entry for each curriculum and placement, whatever the number of seeds; and columns, one a curriculum."""
-    order = [*COLOURS, *STYLES]
-    pairs = {(run.curriculum, run.norm) for run in runs}
-    ordered = sorted(pairs, key=lambda pair: [order.index(word) if word in order else len(order) for word in pair])
-    return [(_bar if filled else _line)(*pair) for pair in ordered], max(2, len({curriculum for curriculum, _ in pairs}))
+    pairs = [(curriculum, norm) for curriculum, norm, _ in cells_of(runs)]
+    return [(_bar if filled else _line)(*pair) for pair in pairs], max(2, len({curriculum for curriculum, _ in pairs}))
 
 
 def line_look(curriculum: str, norm: str) -> dict[str, Any]:
@@ -108,6 +122,22 @@ def _bar(curriculum: str, norm: str) -> Any:
     from matplotlib.patches import Patch
 
     return Patch(label=f"{norm}-norm, {curriculum}", **bar_look(curriculum, norm))
+
+
+def paper_look() -> dict[str, Any]:
+    """How a value of the paper is drawn: a cross that is seen on any colour."""
+    from matplotlib.patheffects import withStroke
+
+    outlined = [withStroke(linewidth=3.2, foreground="white")]
+    return {
+        "linestyle": "",
+        "marker": "x",
+        "markersize": 6,
+        "markeredgewidth": 1.4,
+        "color": "black",
+        "zorder": 5,
+        "path_effects": outlined,
+    }
 
 
 def gap_words(runs: Sequence[Run]) -> str:

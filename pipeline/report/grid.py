@@ -50,6 +50,11 @@ class Table:
         """(CSS class, text) of every cell, numbers with a typographic minus."""
         return [[self._html_cell(column, cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
+    def starts_group(self, row: int) -> bool:
+        """Whether a line belongs above a row: rows with the same first cell stand together, in a table that has such rows."""
+        first = [cells[0] for cells in self.rows]
+        return row > 0 and first[row] != first[row - 1] and len(set(first)) < len(first)
+
     @staticmethod
     def _html_cell(column: Column, cell: Cell) -> tuple[str, str]:
         text = column.text(cell)

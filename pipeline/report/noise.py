@@ -1,10 +1,11 @@
 """The noise of a comparison: what several seeds and learning rates say of it, and which sign the data support."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.report.cells import seed_mean
-from pipeline.report.contrasts import NORMS, Contrast, contrasts, interaction
-from pipeline.report.grid import Cell, Column, Table
+from pipeline.report.contrasts import NORMS, Comparisons, Contrast, contrasts, interaction
+from pipeline.report.grid import SEEDS, Cell, Column, Table, beside
 from pipeline.report.learning_rates import at_best, at_rate, best_rate, rates
 from pipeline.report.notes import left_out
 from pipeline.report.paper import Paper
@@ -21,7 +22,7 @@ DEFINITIONS = (
 )
 
 
-def settings_of(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+def choices_of_rate(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """The comparisons that can be made: at each learning rate for all cells, and at each cell's best."""
     each = by_rate(runs)
     return [*each, (BEST, at_best(runs))] if len(each) > 1 else each
@@ -29,47 +30,71 @@ def settings_of(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 def by_rate(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """The runs at each learning rate; all of them where none is recorded."""
-    return [(f"{rate:g}", at_rate(runs, rate)) for rate in rates(runs)] or [("not recorded", list(runs))]
+    unknown = [run for run in runs if run.learning_rate is None]  # without settings, and said wherever it would stand
+    return [(f"{rate:g}", [*at_rate(runs, rate), *unknown]) for rate in rates(runs)] or [("not recorded", list(runs))]
 
 
-def differences(runs: Sequence[Run], paper: Paper) -> Table:
+def comparisons(runs: Sequence[Run], paper: Paper) -> Comparisons:
+    return [(rate, contrasts(members, paper)) for rate, members in choices_of_rate(runs)]
+
+
+def as_json(compared: Comparisons) -> list[dict[str, Any]]:
+    """Every difference, unrounded; what is not known is None, and `gap` or `no_noise` says why."""
+    return [_json(rate, contrast) for rate, each in compared for contrast in each]
+
+
+def _json(rate: str, contrast: Contrast) -> dict[str, Any]:
+    ours = contrast.ours
+    return {
+        "learning_rate": rate,
+        "difference": contrast.name,
+        "mean": ours.value,
+        "paper": contrast.paper,
+        "interval": ours.interval,
+        "smallest_effect": ours.resolvable,
+        "sign": ours.sign,
+        "by_seed": dict(ours.by_seed),
+        "gap": ours.gap,
+        "no_noise": ours.no_noise,
+    }
+
+
+def differences(compared: Comparisons) -> Table:
     """Every difference with its interval, by learning rate."""
-    columns = (
-        *(Column("learning rate"), Column("difference"), Column("mean", "+z.4f"), Column("paper", "+z.4f", paper=True)),
-        *(Column("mean - paper", "+z.4f"), Column("95% from", "+z.4f"), Column("to", "+z.4f"), Column("sign")),
-        *(Column("smallest effect", ".4f"), Column("seeds", "d"), Column("by seed")),
-    )
-    rows = [(rate, *_row(contrast)) for rate, members in settings_of(runs) for contrast in contrasts(members, paper)]
+    seeds = seeds_in([contrast.ours for _, each in compared for contrast in each])
+    mean = (Column("mean", "+z.4f"), Column("paper", "+z.4f", paper=True), Column("mean - paper", "+z.4f"))
+    columns = (Column("learning rate"), Column("difference"), *mean, *noise_columns(seeds))
+    rows = [
+        (rate, contrast.name, *beside(contrast.ours.shown, contrast.paper), *noise_cells(contrast.ours, seeds))
+        for rate, each in compared
+        for contrast in each
+    ]
     return Table("noise", "Differences and their noise", columns, tuple(rows), DEFINITIONS)
 
 
-def _row(contrast: Contrast) -> tuple[Cell, ...]:
-    ours = contrast.ours
-    off = None if ours.value is None else ours.value - contrast.paper
-    low, high = ours.interval or (ours.no_noise, None)
-    sign = f"{ours.sign}" if ours.sign else ours.no_noise
-    smallest = ours.no_noise if ours.resolvable is None else ours.resolvable
-    return (contrast.name, ours.shown, contrast.paper, off, low, high, sign, smallest, ours.n, by_seed(ours))
+def seeds_in(samples: Sequence[Sample]) -> list[int | None]:
+    return list(dict.fromkeys(seed for sample in samples for seed in sample.by_seed))
 
 
-def by_seed(sample: Sample) -> str:
-    return "" if sample.gap else ", ".join(f"{value:+.4f} ({seed})" for seed, value in sample.by_seed.items())
+def noise_columns(seeds: Sequence[int | None]) -> tuple[Column, ...]:
+    """What stands beside a mean difference: its interval, its sign, what could have been resolved, and every seed."""
+    interval = (Column("95% from", "+z.4f"), Column("to", "+z.4f"), Column("sign"), Column("smallest effect", ".4f"))
+    return (*interval, SEEDS, *(Column(f"seed {seed}", "+z.4f") for seed in seeds))
+
+
+def noise_cells(sample: Sample, seeds: Sequence[int | None]) -> tuple[Cell, ...]:
+    """The cells of `noise_columns`."""
+    low, high = sample.interval or (sample.no_noise, None)
+    smallest = sample.no_noise if sample.resolvable is None else sample.resolvable
+    return (low, high, sample.sign or sample.no_noise, smallest, sample.n, *map(sample.by_seed.get, seeds))
 
 
 def means(runs: Sequence[Run]) -> Table | None:
     """End CE of every cell at every learning rate; only where there is more than one run of a cell."""
     if len({run.seed for run in runs}) < 2 and len(rates(runs)) < 2:
         return None
-    columns = (
-        *(
-            Column("cell"),
-            Column("learning rate"),
-            Column("mean CE", ".4f"),
-            Column("standard deviation", ".4f"),
-            Column("95% from", ".4f"),
-        ),
-        *(Column("to", ".4f"), Column("lowest", ".4f"), Column("highest", ".4f"), Column("seeds", "d"), Column("")),
-    )
+    numbers = ("mean CE", "standard deviation", "95% from", "to", "lowest", "highest")
+    columns = (Column("cell"), Column("learning rate"), *(Column(name, ".4f") for name in numbers), SEEDS, Column(""))
     cells = dict.fromkeys((run.curriculum, norm) for run in runs for norm in NORMS)
     rows: list[tuple[Cell, ...]] = []
     samples: list[Sample] = []
@@ -94,7 +119,7 @@ def _spread(sample: Sample) -> tuple[Cell, ...]:
 
 def verdict(runs: Sequence[Run]) -> list[str]:
     """Whether the data support a sign of the interaction, and never more; nothing where a cell has one seed, which is said elsewhere."""
-    comparisons = dict(settings_of(runs))
+    comparisons = dict(choices_of_rate(runs))
     said = [(rate, interaction(members)) for rate, members in comparisons.items()]
     headline = said[-1][1]
     if max(sample.n for _, sample in said) < 2:
@@ -103,15 +128,16 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     if len(said) > 1:
         each = "; ".join(f"{rate}: {_short(sample)}" for rate, sample in said[:-1])
         sentences.append(f"With one learning rate for all cells the interaction is, at {each}.")
-        if {sample.value > 0 for _, sample in said if sample.value} == {True, False}:
-            sentences.append("Its sign is not the same at all of these: it depends on the learning rate.")
+        if {"positive", "negative"} <= {sample.sign for _, sample in said}:
+            sentences.append("The data support both signs: which one is decided by the learning rate.")
     return [" ".join(sentences)]
 
 
 def _supported(sample: Sample, where: str) -> str:
     if sample.gap:
         return f"The interaction{where} is not known ({sample.gap}): the data support no sign."
-    found = f"The interaction{where} is {sample.value:+.4f}, by seed {by_seed(sample)}"
+    by_seed = ", ".join(f"{value:+.4f} ({seed})" for seed, value in sample.by_seed.items())
+    found = f"The interaction{where} is {sample.value:+.4f}, by seed {by_seed}"
     if sample.interval is None:
         unknown = "one seed" if sample.n == 1 else "the seeds agree as copies of one run would"
         return f"{found}: {unknown}, and nothing is known of its noise; the data support no sign."

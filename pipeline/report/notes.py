@@ -30,7 +30,11 @@ def mixed_inputs(runs: Sequence[Run]) -> list[str]:
 
 
 def _controls(runs: Sequence[Run]) -> list[str]:
-    said = "; ".join(f"{run.label} ({run.control})" for run in runs if run.control)
+    by_control: dict[str, list[str]] = {}
+    for run in runs:
+        if run.control:
+            by_control.setdefault(run.control, []).append(run.label)
+    said = "; ".join(f"{', '.join(labels)} ({control})" for control, labels in by_control.items())
     return [f"Controls, not in tables that compare placement and curriculum, nor in the figures: {said}."] if said else []
 
 

@@ -73,10 +73,8 @@ def single_block(runs: Sequence[Run], paper: Paper) -> Table:
     return Table("table-2", "Table 2. A single block", columns, tuple(rows), notes)
 
 
-def freeze_table(runs: Sequence[Run], paper: Paper) -> Table | None:
-    """Table A3, only where there are freeze runs."""
-    if not any(run.curriculum == "freeze" for run in runs):
-        return None
+def freeze_table(runs: Sequence[Run], paper: Paper) -> Table:
+    """Table A3."""
     rows = [_placement_row(runs, paper.freeze[curriculum], curriculum) for curriculum in ("grow", "freeze")]
     penalties = [cell for norm in NORMS for cell in _beside(freeze_penalty(runs, norm), paper.penalty(norm))]
     rows.append(("penalty", *penalties, None, None, None, None))

@@ -79,9 +79,9 @@ def four(tmp_path, write_run):
 def write_grid(tmp_path, write_run):
     """Whole runs for every seed, ending at `ends[curriculum, norm][place of the seed]`."""
 
-    def write(ends, seeds=(42, 43, 44), **settings):
+    def write(ends, seeds=(42, 43, 44), at="grid", **settings):
         return {
-            (*cell, seed): write_run(tmp_path / "grid", cell[1], cell[0], ce, seed=seed, **settings)
+            (*cell, seed): write_run(tmp_path / at, cell[1], cell[0], ce, seed=seed, **settings)
             for cell, values in ends.items()
             for seed, ce in zip(seeds, values, strict=True)
         }

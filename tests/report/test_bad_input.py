@@ -9,6 +9,12 @@ import pytest
 from test_diagnosed import diagnosed, table_4  # noqa: F401  (a fixture)
 from test_report import change, rows_of
 
+from pipeline.report.diagnostic_figures import boundary_scale, removal_bars, rms_distribution, token_type_scale
+from pipeline.report.figures import drawings
+from pipeline.report.noise import comparisons
+from pipeline.report.paper import load_paper
+from pipeline.report.records import read_runs
+
 JUNK = [None, "text", math.nan, math.inf, [], {}, -1, [1, "a"], True]
 
 
@@ -62,25 +68,43 @@ def test_cells_without_a_seed_in_common_are_not_subtracted(four, tmp_path, undra
     assert float(grow["pre"]) == 2.7658 and float(grow["post"]) == 2.7330
 
 
-def test_a_phase_without_its_checkpoint_is_said_and_no_other_stands_in(diagnosed, tmp_path, built):  # noqa: F811
+def test_a_phase_without_its_checkpoint_is_said_and_no_other_stands_in(diagnosed, tmp_path, undrawn, built):  # noqa: F811
     change(diagnosed["grow", "pre"], "diagnostics/removal", lambda record: record["checkpoints"].pop())
     change(diagnosed["grow", "pre"], "diagnostics/boundary", lambda record: record["checkpoints"].pop(1))
     lost = {"found": "phase-1 is not there: the phase is not finished, or its folder was removed"}
     change(diagnosed["grow", "post"], "diagnostics/token_types", lambda record: record["checkpoints"][1].update(lost))
-    _, page = built(diagnosed.values(), tmp_path / "out")
+    built(diagnosed.values(), tmp_path / "out")
     row = table_4(tmp_path / "out")["pre-grow", "CE rise"]
     assert (row["block 0"], row["seeds"]) == ("phase-2 not in the record", "0")
-    assert "Not drawn: pre-grow-seed42 (phase-1 not in the record)" in page
-    assert "Not drawn: post-grow-seed42 (phase-1 is not there: the phase is not finished" in page
+    assert "Not drawn: pre-grow-seed42 (phase-1 not in the record)." in caption(boundary_scale, diagnosed)
+    assert "Not drawn: post-grow-seed42 (phase-1 is not there: the phase is not finished" in caption(token_type_scale, diagnosed)
 
 
-def test_a_diagnostic_that_is_no_number_is_said(diagnosed, tmp_path, built):  # noqa: F811
+def caption(figure, folders):
+    return figure(read_runs(list(folders.values())), load_paper()).caption
+
+
+def test_a_diagnostic_that_is_no_number_is_said(diagnosed, tmp_path, undrawn, built):  # noqa: F811
     change(diagnosed["grow", "pre"], "diagnostics/removal", lambda r: r["checkpoints"][-1]["found"]["blocks"][1].update(delta_ce=math.nan))
     change(diagnosed["grow", "pre"], "diagnostics/boundary", lambda r: r["checkpoints"][2]["found"][0].update(mean=math.inf))
-    _, page = built(diagnosed.values(), tmp_path / "out")
+    change(
+        diagnosed["joint", "pre"],
+        "diagnostics/boundary",
+        lambda r: r["checkpoints"][0]["found"][0]["histogram"].update(counts=[5, math.nan]),
+    )
+    built(diagnosed.values(), tmp_path / "out")
     row = table_4(tmp_path / "out")["pre-grow", "CE rise"]
     assert (row["block 0"], row["block 1"], row["block 1, difference"]) == ("8.13", "not a number", "")
-    assert page.count("Not drawn: pre-grow-seed42 (not a number)") == 2  # figures 4 and A2
+    for figure, run in ((boundary_scale, "pre-grow"), (removal_bars, "pre-grow"), (rms_distribution, "pre-joint")):
+        assert f"Not drawn: {run}-seed42 (not a number)." in caption(figure, diagnosed)
+
+
+def test_figures_of_runs_on_different_data_say_so(four, tmp_path):
+    config(four["grow", "post"], teacher="package:other")
+    runs = read_runs(list(four.values()))
+    drawn = drawings(runs, load_paper(), comparisons(runs, load_paper()))
+    assert all("The runs have different teachers" in figure.caption for figure in drawn)
+    assert "Not drawn: post - pre, grow, learning rate not recorded (different teachers), interaction" in drawn[1].caption
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Several seeds and learning rates in a report: what is averaged, which sign the data support, and never more."""
 
+import json
+
 import pytest
 from test_report import change, rows_of
 
@@ -36,11 +38,15 @@ def test_a_sign_is_supported_where_the_interval_leaves_out_zero(write_grid, tmp_
     assert number(row, "mean", "paper") == [pytest.approx(PAPER.interaction), PAPER.interaction]
     assert number(row, "95% from", "to") == pytest.approx([PAPER.interaction - half, PAPER.interaction + half])
     assert number(row, "smallest effect") == [pytest.approx(5.6534892 * 0.002 / 3**0.5)] and row["sign"] == "negative"
-    assert row["by seed"] == "-0.0352 (42), -0.0332 (43), -0.0312 (44)" and row["seeds"] == "3"
+    assert number(row, "seed 42", "seed 43", "seed 44") == pytest.approx([-0.0352, -0.0332, -0.0312]) and row["seeds"] == "3"
+    assert "by seed -0.0352 (42), -0.0332 (43), -0.0312 (44)" in page
     said = "95% interval -0.0382 to -0.0282 over 3 paired seeds: the data support a negative sign."
     assert said in page and "resolved is 0.0065 (power 80% at alpha 5%, two-sided)" in page
     assert noise(tmp_path / "out")["not recorded", "post - pre, joint"]["sign"] == "no spread"  # luck of a seed is paired away
     assert report.table_1["interaction"] == pytest.approx(PAPER.interaction)
+    told = json.loads(json.dumps(report.noise, allow_nan=False))[2]
+    assert (told["difference"], told["sign"], told["by_seed"]["43"]) == ("interaction", "negative", pytest.approx(-0.0332))
+    assert told["interval"] == pytest.approx([PAPER.interaction - half, PAPER.interaction + half])
 
 
 def test_no_sign_is_supported_where_it_holds_zero(write_grid, tmp_path, undrawn, built):
@@ -81,7 +87,7 @@ def test_each_cell_is_shown_at_its_best_rate_and_every_rate_is_told(two_rates, t
     assert float(table["each cell's best", "post - pre, grow"]["mean"]) == pytest.approx(-0.0328 + 0.1)
     assert report.table_1["joint"]["pre"] == pytest.approx(2.7603 - 0.1) and report.table_1["grow"]["post"] == pytest.approx(2.7330)
     assert "pre-joint 0.003, post-joint 0.001, pre-grow 0.003, post-grow 0.001" in page
-    assert "0.001: -0.0332 (a negative sign); 0.003: +0.1668 (a positive sign)" in page and "depends on the learning rate" in page
+    assert "0.001: -0.0332 (a negative sign); 0.003: +0.1668 (a positive sign)" in page and "The data support both signs" in page
     best = {(row["cell"], row["learning rate"]) for row in rows_of(tmp_path / "out", "means") if row[""] == "best"}
     assert best == {("pre-joint", "0.003"), ("post-joint", "0.001"), ("pre-grow", "0.003"), ("post-grow", "0.001")}
     assert {row["seeds"] for row in rows_of(tmp_path / "out", "table-1")[:2]} == {"3"} and "runs of seed" not in page
@@ -92,6 +98,14 @@ def test_a_rate_at_which_a_seed_failed_is_not_judged_by_the_others(two_rates, tm
     _, page = built(two_rates.values(), tmp_path / "out")
     assert "pre-grow 0.001" in page and noise(tmp_path / "out")["0.003", "interaction"]["seeds"] == "2"
     assert "pre-grow-lr0.003-seed43 (not a number)" in page
+
+
+def test_a_run_without_settings_is_missed_at_every_rate(two_rates, tmp_path, undrawn, built):
+    (two_rates["grow", "pre", 43, 0.003].path / "config.json").unlink()
+    report, _ = built(two_rates.values(), tmp_path / "out")
+    (notes,) = (table.notes for table in report.tables if table.slug == "means")
+    assert "demo (no settings)" in notes[-1]  # the name that its result has
+    assert noise(tmp_path / "out")["0.001", "interaction"]["seeds"] == "3"
 
 
 def test_the_best_rate_of_unfinished_runs_is_still_one(two_rates):
@@ -108,7 +122,8 @@ def test_a_seed_that_only_some_cells_hold_is_in_no_difference(write_grid, tmp_pa
     (runs["joint", "pre", 44].path / "result.json").unlink()
     report, page = built(runs.values(), tmp_path / "out")
     table = noise(tmp_path / "out")
-    assert table["not recorded", "interaction"]["by seed"] == "-0.0352 (42), -0.0332 (43)"
+    row = table["not recorded", "interaction"]
+    assert number(row, "seed 42", "seed 43") == pytest.approx([-0.0352, -0.0332]) and (row["seed 44"], row["seeds"]) == ("", "2")
     assert table["not recorded", "post - pre, grow"]["seeds"] == "3"
     assert report.table_1["interaction"] == pytest.approx(-0.0342) and "pre 2, post 3" in page
     assert "2 to 3 seeds a cell" in page and "over the seeds that both hold" in page

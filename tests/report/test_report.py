@@ -180,7 +180,10 @@ def test_mixed_inputs_are_said(four, tmp_path, undrawn, built, write_run):
     assert "Different shards (installed-docs, other)" in page and "Different cache fingerprints (ab12, cd34)" in page
 
 
-def test_freeze_runs_bring_table_a3(four, tmp_path, undrawn, built, write_run):
+def test_freeze_runs_fill_table_a3(four, tmp_path, undrawn, built, write_run):
+    built(four.values(), tmp_path / "out")
+    _, empty, penalty = rows_of(tmp_path / "out", "table-a3")
+    assert (empty["pre"], empty["pre, paper"], penalty["pre"]) == ("no run", "2.9104", "needs both")
     freeze = [write_run(tmp_path / "runs", norm, "freeze", 3.0) for norm in ("pre", "post")]
     built([*four.values(), *freeze], tmp_path / "out")
     assert float(rows_of(tmp_path / "out", "table-a3")[2]["pre"]) == pytest.approx(3.0 - load_paper().table_1["grow"]["pre"])

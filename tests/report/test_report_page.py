@@ -1,7 +1,10 @@
 """The page and its twins: whole, self-contained, the same numbers, the same bytes."""
 
 import csv
+import html
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +15,16 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FIGURES = {"interaction", "validation-ce", "training-loss", "boundary-rms", "token-types", "rms-distribution", "block-removal"}
+FIGURES = {
+    "interaction",
+    "noise-figure",
+    "validation-ce",
+    "training-loss",
+    "boundary-rms",
+    "token-types",
+    "rms-distribution",
+    "block-removal",
+}
 VOID = {"meta", "br", "hr", "img", "link", "col", "input", "wbr"}
 
 
@@ -51,9 +63,9 @@ def test_the_page_is_whole_and_fetches_nothing(four, tmp_path, built):
     assert all((tmp_path / "out" / link).is_file() for link in outside)
     assert all(link[1:] in checker.ids for link in checker.links if link.startswith("#"))
     assert "url(http" not in page and "@import" not in page
-    assert len(checker.images) == 7 and all(len(alt) > 60 for alt in checker.images)
-    assert page.count("<svg") == 7 and set(checker.ids) >= FIGURES
-    assert {f"table-{name}" for name in ("1", "2", "3", "4", "a1", "a4")} | {"budgets", "phases", "runs"} <= set(checker.ids)
+    assert len(checker.images) == len(FIGURES) and all(len(alt) > 60 for alt in checker.images)
+    assert page.count("<svg") == len(FIGURES) and set(checker.ids) >= FIGURES
+    assert {f"table-{name}" for name in ("1", "2", "3", "4", "a1", "a3", "a4")} | {"noise", "budgets", "phases", "runs"} <= set(checker.ids)
 
 
 def csv_rows(path):
@@ -88,14 +100,42 @@ def test_importing_loads_neither_matplotlib_nor_torch(module):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page was not rendered")
-@pytest.mark.parametrize("width", [1200, 400])
-def test_the_page_renders_in_a_browser(four, tmp_path, width, built):
-    """Set REPORT_SCREENSHOTS to a folder to keep the pictures."""
-    report, _ = built(four.values(), tmp_path / "out")
-    shot = Path(os.environ.get("REPORT_SCREENSHOTS", tmp_path)) / f"report-{width}.png"
+MEASURE = """<iframe id="page" src="{page}" style="border:0; width:{width}px; height:3000px"></iframe><pre id="found"></pre><script>
+const frame = document.getElementById("page");
+frame.onload = () => {{
+  const d = frame.contentDocument, box = e => e.getBoundingClientRect();
+  const drawn = e => box(e.querySelector("svg")).width > 300 && box(e.querySelector("figcaption")).height > 10;
+  document.getElementById("found").textContent = JSON.stringify({{
+    width: d.documentElement.clientWidth, needs: d.documentElement.scrollWidth,
+    figures: [...d.querySelectorAll("figure")].filter(drawn).map(e => e.id),
+    cut: [...d.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.parentElement.id),
+    outside: [...d.querySelectorAll("main > *, header > *")].filter(e => box(e).right > {width} + 1).length,
+  }});
+}};
+</script>"""
+
+
+def in_browser(page, width, folder):
+    """What a browser of `width` pixels makes of the page, and what it has to say of it. REPORT_SCREENSHOTS names a folder for pictures."""
+    harness = folder / f"{width}.html"
+    harness.write_text(MEASURE.format(page=page.as_uri(), width=width), encoding="utf-8")
+    shot = Path(os.environ.get("REPORT_SCREENSHOTS", folder)) / f"report-{width}.png"
     with tempfile.TemporaryDirectory() as profile:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
-        view = [f"--user-data-dir={profile}", f"--window-size={width},3600", f"--screenshot={shot}"]
-        subprocess.run([CHROMIUM, *flags, *view, report.page.as_uri()], capture_output=True, check=True, timeout=120)
-    assert shot.stat().st_size > 20_000
+        view = [f"--user-data-dir={profile}", f"--window-size={width + 40},3100", "--allow-file-access-from-files", f"--screenshot={shot}"]
+        asked = [CHROMIUM, *flags, *view, "--enable-logging=stderr", "--dump-dom", "--virtual-time-budget=5000", harness.as_uri()]
+        done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120)
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout)
+    assert found and found[1], done.stderr
+    return json.loads(html.unescape(found[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page was not rendered")
+def test_the_page_stands_in_a_browser_wide_and_narrow(four, tmp_path, built):
+    """Every figure drawn with its caption, nothing said on the console, no table cut on a wide screen, no sideways scroll on a phone."""
+    report, _ = built(four.values(), tmp_path / "out")
+    for width in (1400, 390):
+        found, said = in_browser(report.page, width, tmp_path)
+        assert found["width"] == width and found["needs"] <= width and found["outside"] == 0
+        assert set(found["figures"]) == FIGURES and said == []
+        assert (found["cut"] == []) == (width == 1400)  # a phone scrolls wide tables within themselves

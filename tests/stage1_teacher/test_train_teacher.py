@@ -242,6 +242,8 @@ def test_a_capture_takes_it(pipeline, tmp_path):
     captured = run(pipeline, "cache-teacher", "--shard", shard)
     assert captured["splits"]["validation"]["documents"] == 4
     assert run(pipeline, "cache", "verify", "--shard", shard, "--deep")["ok"]
+    other = run(pipeline, "cache-teacher", "--shard", shard, "--set", "name=other", "--set", "targets.k=4")  # trained:tiny as before
+    assert other["cache"].endswith("caches/other") and other["fingerprint"] != captured["fingerprint"]
     shutil.rmtree(tmp_path / "artifacts/teachers")  # students need none of it
     student = ["--set", "steps=1", "--set", "global_batch_size=4", "--set", "model.blocks=1", "--set", "model.layers_per_block=1"]
     trained = run(pipeline, "train", "--shard", shard, *student)

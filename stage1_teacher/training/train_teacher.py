@@ -44,7 +44,7 @@ def train_teacher(job: TeacherJob, on_record: OnRecord = lambda record: None) ->
         TeacherError: the folder holds another training, or a loss is no number.
         PipelineError: the disk is full, or another process trains this teacher.
     """
-    source = open_documents(job.shard.documents)
+    start, source = _start(), open_documents(job.shard.documents)
     config = job.config() | {"documents.content": source.identity()}
     done = finished_teacher(job, config)
     if done:
@@ -54,7 +54,19 @@ def train_teacher(job: TeacherJob, on_record: OnRecord = lambda record: None) ->
         sweep_temporaries(job.record.path)
         job.record.write("config", config)
         tokenizer = _tokenizer(job, source)
-        return _Training(job, read_corpus(job.shard, source, tokenizer), tokenizer.separator_id, on_record).run()
+        return _Training(job, read_corpus(job.shard, source, tokenizer), tokenizer.separator_id, on_record).run(start)
+
+
+def _start() -> dict[str, Any]:
+    """When, and with what; asked before the documents are read, which may take minutes."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": versions(PACKAGES),
+        "commit": commit(),
+        "machine": platform.machine(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
 
 
 def _tokenizer(job: TeacherJob, source: DocumentSource) -> DocumentTokenizer:
@@ -79,10 +91,11 @@ class _Training:
         self.optimizer = self._optimizer()
         self.order = DocumentOrder([len(corpus.train)], len(corpus.train), self.settings.seed, "reshuffle")
 
-    def run(self) -> dict[str, Any]:
+    def run(self, start: dict[str, Any]) -> dict[str, Any]:
         resumed_from = self._restore()
         self.job.record.keep_metrics([record for record in self.job.record.metrics() if record["step"] <= resumed_from])
-        self._note_start(resumed_from)
+        starts = self.job.record.read("provenance") or []
+        self.job.record.write("provenance", [*starts, start | {"resumed_from": resumed_from}])
         self._evaluate(resumed_from)
         for step in range(resumed_from, self.settings.steps):
             self._step(step)
@@ -163,18 +176,6 @@ class _Training:
     def _save(self, step: int) -> None:
         with atomic_path(self.job.checkpoint) as temporary:
             torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": step}, temporary)
-
-    def _note_start(self, resumed_from: int) -> None:
-        start = {
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "resumed_from": resumed_from,
-            "python": platform.python_version(),
-            "packages": versions(PACKAGES),
-            "commit": commit(),
-            "machine": platform.machine(),
-            "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu",
-        }
-        self.job.record.write("provenance", [*(self.job.record.read("provenance") or []), start])
 
     def _publish(self) -> None:
         """The Hugging Face folder, whole or not there."""

@@ -24,6 +24,7 @@ from pipeline.commands.report import report
 from pipeline.commands.run import run
 from pipeline.commands.track import track
 from pipeline.commands.train import train
+from pipeline.commands.train_teacher import train_teacher
 from pipeline.commands.watch import watch
 from pipeline.contract.atomic_io import disk_errors
 from pipeline.contract.errors import NotThereYet, PipelineError
@@ -31,7 +32,6 @@ from pipeline.contract.errors import NotThereYet, PipelineError
 NOT_THERE_YET = {
     "search": "placement per phase; 'pipeline train --norm pre|post' trains one placement",
     "export": "a plain Hugging Face folder; a run's phases/phase-P folders load in transformers after stage2_student.register.register()",
-    "train-teacher": "a small teacher of one's own; --set teacher.model=FOLDER takes any Qwen3, Qwen2 or Llama model",
 }
 
 
@@ -53,6 +53,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog="Example: pipeline demo")(demo)
 app.command("cache-teacher", epilog="Example: pipeline cache-teacher --shard fineweb-10bt")(cache_teacher)
+app.command("train-teacher", epilog="Example: pipeline train-teacher --shard small-docs")(train_teacher)
 app.command("pilot", epilog="Example: pipeline pilot --shard installed-docs --documents 16")(pilot)
 app.command("train", epilog="Example: pipeline train --norm post --curriculum grow")(train)
 app.command("evaluate", epilog="Example: pipeline evaluate demo-2x2/post-grow-seed42")(evaluate)

@@ -6,14 +6,15 @@ Values given now beat the remembered ones, and then have to agree with the cache
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import CacheError, ManifestError
-from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.layout import ArtifactRoot, trained_model, trained_on
 from pipeline.contract.logit_cache.index import MANIFEST, RULE, TEACHER, CacheManifest, has_manifest, read_manifest, read_rule
 from pipeline.contract.manifest.find import load_shard, names
 from pipeline.contract.manifest.overrides import merge, nested
-from pipeline.contract.manifest.shard import ShardManifest
+from pipeline.contract.manifest.shard import TRAINED, ShardManifest
 from pipeline.contract.manifest.strict import parse
 from pipeline.contract.sealed import Damaged
 from pipeline.contract.store import Store
@@ -48,9 +49,9 @@ def capture_settings(name: str, overrides: dict[str, Any], root: ArtifactRoot) -
     """
     if name not in names("shards") and has_manifest(root.cache(name)):
         manifest = read_manifest(root.cache(name))
-        return _as_captured(manifest, root.cache(name), overrides), manifest.overrides | overrides
+        return with_teacher_of(root, _as_captured(manifest, root.cache(name), overrides)), manifest.overrides | overrides
     settings = remembered_overrides(root.cache(load_shard(name, overrides).name)) | overrides
-    return load_shard(name, settings), settings
+    return with_teacher_of(root, load_shard(name, settings)), settings
 
 
 def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> CapturedShard:
@@ -68,7 +69,7 @@ def captured_shard(name: str, root: ArtifactRoot, overrides: dict[str, Any]) -> 
         raise _no_cache(cache, name, root)
     manifest = read_manifest(cache)
     shard = load_shard(name, manifest.overrides | overrides) if declared else _as_captured(manifest, cache, overrides)
-    return CapturedShard(shard, cache, manifest)
+    return CapturedShard(with_teacher_of(root, shard), cache, manifest)
 
 
 def cache_of(name: str, root: ArtifactRoot) -> Store:
@@ -85,6 +86,21 @@ def cache_of(name: str, root: ArtifactRoot) -> Store:
     if not known:
         raise _unknown(name)
     raise _no_cache(cache, name, root)
+
+
+def with_teacher_of(root: ArtifactRoot, shard: ShardManifest) -> ShardManifest:
+    """The shard, a teacher of one's own named by its folder, there or not."""
+    name = shard.teacher.trained_on
+    if name is None:
+        return shard
+    model = str(trained_model(root.teacher(name)))
+    return shard.model_copy(update={"teacher": shard.teacher.model_copy(update={"model": model})})
+
+
+def teacher_name(root: ArtifactRoot, shard: ShardManifest) -> str:
+    """The teacher as a manifest names it: the same wherever the root is."""
+    trained = trained_on(Path(shard.teacher.model))
+    return f"{TRAINED}{trained[1]}" if trained and trained[0] == str(root.path) else shard.teacher.model
 
 
 def _is_manifest(name: str) -> bool:

@@ -1,11 +1,15 @@
-"""An experiment as a graph of stages: one cache, its students, one report. What is current, what must run, and why."""
+"""An experiment as a graph of stages: one cache, its students, one report. What is current, what must run, and why.
+
+Where the shard's teacher is one of one's own, its training is a stage before these.
+"""
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.contract.errors import ManifestError, PipelineError
 from pipeline.contract.hashing import hash_json
-from pipeline.contract.layout import ArtifactRoot
+from pipeline.contract.layout import ArtifactRoot, trained_on
 from pipeline.contract.manifest.experiment import ExperimentManifest
 from pipeline.contract.manifest.find import student_settings
 from pipeline.contract.manifest.overrides import merge, nested
@@ -77,6 +81,21 @@ class Workflow:
         cache = self.cache_stage()
         students = [self.student_stage(name, settings, cache) for name, settings in self.students()]
         return [cache, *students, self.report_stage(students)]
+
+    def teacher_stage(self, cache: Stage) -> Stage | None:
+        """The training of a teacher of one's own, None where the teacher comes from elsewhere. A whole `cache` needs none."""
+        from stage1_teacher.training.job import TeacherJob, difference
+
+        trained = trained_on(Path(self.shard.teacher.model))
+        if trained is None or trained[0] != str(self.root.path):
+            return None
+        name, label = trained[1], f"teacher {trained[1]}"
+        job = TeacherJob(self.shard, self.root.teacher(name))
+        if not job.model.is_dir():
+            whole = cache.state == "current"
+            return Stage(label, "current", "not here; its cache is whole") if whole else Stage(label, "missing", "not trained")
+        changed = difference(job, job.config()) if name == self.shard.name else None
+        return Stage(label, "stale", changed) if changed else Stage(label, "current", "trained as the shard says")
 
     def cache_stage(self) -> Stage:
         from pipeline.contract.logit_cache.index import has_manifest

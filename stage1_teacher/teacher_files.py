@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.hashing import hash_file
+from pipeline.contract.layout import trained_on
 from pipeline.contract.manifest.shard import Teacher
 
 PACKAGE = "package:"
@@ -61,6 +62,11 @@ def find_teacher(teacher: Teacher) -> TeacherFiles:
     folder = Path(teacher.model).expanduser()
     if folder.is_dir():
         return _in_folder(folder)
+    trained = trained_on(folder)
+    if trained:
+        root, shard = trained
+        at = "" if root == "artifacts" else f" --root {root}"
+        raise TeacherError(f"teacher.model={teacher.model}: is not trained yet; run 'pipeline train-teacher --shard {shard}{at}'")
     if folder.is_absolute() or teacher.model.startswith((".", "~")) or teacher.model.count("/") != 1:
         raise TeacherError(
             f"teacher.model={teacher.model}: no such folder; "

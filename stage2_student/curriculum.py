@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.contract.data_order import DocumentOrder
 from pipeline.contract.errors import RunError
 from pipeline.contract.manifest.student import StudentManifest
-from stage2_student.data_order import DocumentOrder
-from stage2_student.schedule import learning_rate, warmup_steps
+from pipeline.contract.schedule import learning_rate, warmup_steps
 
 Trainable = Literal["all", "new_block"]
 

@@ -1,16 +1,14 @@
 """How a run was started and how that ended: versions and machine, one entry a start; no host name, no secret."""
 
 import platform
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.contract.environment import commit, versions
 from pipeline.contract.errors import Interrupted, PipelineError
 from pipeline.contract.process import process_mark
 from stage2_student.engine import Processes
@@ -57,26 +55,10 @@ def _start(processes: int, resumed_from: int, kernels: Kernels) -> dict[str, Any
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "resumed_from": resumed_from,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
+        "packages": versions(PACKAGES),
+        "commit": commit(),
         "machine": platform.machine(),
         "process": process_mark(),  # by which others on this machine see that it has died
         "processes": processes,
         "loss_kernels": available_kernels(kernels, "cuda" if torch.cuda.is_available() else "cpu"),  # others differ in last bits
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this code runs from, None in an installed wheel."""
-    here = Path(__file__).parents[1]
-    if not (here / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.contract.data_order import DocumentOrder
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.run_record import Metrics
 from stage2_student.curriculum import Phase
-from stage2_student.data_order import DocumentOrder
 from stage2_student.evaluate import teacher_ce
 from stage2_student.guard_rails import guard_counts
 from stage2_student.job import StudentJob

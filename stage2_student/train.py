@@ -17,6 +17,7 @@ from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.logit_cache import LogitCache
 from pipeline.contract.manifest.student import StudentManifest
 from pipeline.contract.run_record import Metrics
+from pipeline.contract.schedule import learning_rate
 from stage2_student.batches import MicroBatch, MicroBatches, loader_workers, read_ahead
 from stage2_student.checkpoint import Checkpoints, Position
 from stage2_student.curriculum import Phase, check_documents, document_order, is_trained, phases
@@ -33,7 +34,6 @@ from stage2_student.phase_models import phase_model, save_phase, save_student
 from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import recorded_start
 from stage2_student.result import summarize
-from stage2_student.schedule import learning_rate
 from stage2_student.telemetry import StepClock, Telemetry
 
 OnRecord = Callable[[Metrics], None]

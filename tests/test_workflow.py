@@ -194,7 +194,20 @@ def test_the_user_s_errors_are_one_line_and_exit_2(pipeline, arguments, parts):
 
 
 def test_help_has_an_example_for_every_command(pipeline):
-    for command in ("demo", "cache-teacher", "train", "evaluate", "run", "plan", "report", "doctor", "shards ls", "shards show"):
+    commands = (
+        "demo",
+        "train-teacher",
+        "cache-teacher",
+        "train",
+        "evaluate",
+        "run",
+        "plan",
+        "report",
+        "doctor",
+        "shards ls",
+        "shards show",
+    )
+    for command in commands:
         code, out, _ = pipeline(*command.split(), "--help")
         assert code == 0 and "Example: pipeline" in out, command
 

@@ -74,6 +74,7 @@ def plan_of(workflow: Workflow) -> dict[str, Any]:
     from pipeline.contract.logit_cache.index import read_manifest
 
     stages = workflow.stages()
+    teacher = workflow.teacher_stage(stages[0])
     cached = stages[0].state == "current"
     students = planned_students(workflow, cached)
     to_train = [
@@ -84,7 +85,7 @@ def plan_of(workflow: Workflow) -> dict[str, Any]:
     ]
     shards = [shard for split in read_manifest(workflow.cache).splits.values() for shard in split.shards] if cached else []
     return {
-        "stages": [stage.as_json() for stage in stages],
+        "stages": [stage.as_json() for stage in ([teacher] if teacher else []) + stages],
         "teacher_passes": int(not cached),
         "students": students,
         "tokens": sum(phase["tokens"] for phase in to_train) if cached else None,

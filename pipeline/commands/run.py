@@ -1,4 +1,4 @@
-"""`pipeline run`: cache, students, their diagnostics, report; only what is not current, and why."""
+"""`pipeline run`: a teacher of one's own where the shard says so, cache, students, their diagnostics, report; only what is not current."""
 
 import socket
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from pipeline.commands.diagnose import DOCUMENTS, diagnose_run
 from pipeline.commands.executor_options import ExecutorOption, RayAddressOption, WorkerResourcesOption, chosen_executor
 from pipeline.commands.options import JsonOption, RootOption, SetOption, log, note, only_results_on_stdout, out, print_json
 from pipeline.commands.train import run_student, student_job
+from pipeline.commands.train_teacher import run_training
 from pipeline.contract.atomic_io import write_text
 from pipeline.contract.errors import ManifestError, RunError
 from pipeline.contract.layout import ArtifactRoot
@@ -32,7 +33,10 @@ def run(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make everything an experiment needs and is not there yet: one teacher pass, its students, their diagnostics, the report."""
+    """Make everything an experiment needs and is not there yet: one teacher pass, its students, their diagnostics, the report.
+
+    A teacher of one's own (teacher.model: trained:NAME) is trained first.
+    """
     from stage2_student.launch import launched_by_another
 
     if launched_by_another():
@@ -71,8 +75,12 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
     if executor is not None:
         workflow = replace(workflow, root=workflow.root.absolute())
     stages = workflow.stages()
-    for stage in stages:
+    teacher = workflow.teacher_stage(stages[0])
+    planned = [*([teacher] if teacher else []), *stages]
+    for stage in planned:
         log.print(f"{stage.name}: {stage.state} ({stage.reason})")
+    if teacher and teacher.state != "current":
+        _train_teacher(workflow, teacher)
     teacher_passes = _capture(workflow, stages[0], workers, executor)
     _train_students(workflow, devices, executor)
     for name, _ in workflow.students():
@@ -85,10 +93,21 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
         "students": [student_summary(result) for result in results],
         "table_1": report.table_1,
         "noise": report.noise,
-        "stages": [stage.as_json() for stage in stages],
+        "stages": [stage.as_json() for stage in planned],
         "report": str(report.page),
     }
     return summary, table_text(report)
+
+
+def _train_teacher(workflow: Workflow, stage: Stage) -> None:
+    """Train the teacher of the experiment's shard, or of the other shard that `trained:NAME` names.
+
+    Raises:
+        TeacherError: one that was trained in another way is in its place; caches may be made from it.
+    """
+    trained = stage.name.removeprefix("teacher ")
+    own = trained == workflow.shard.name
+    run_training(workflow.experiment.shard if own else trained, workflow.shard_overrides if own else {}, workflow.root)
 
 
 def _capture(workflow: Workflow, stage: Stage, workers: int | None, executor: Any) -> int:

@@ -12,7 +12,7 @@ from pipeline.contract.manifest.find import student_settings
 from pipeline.contract.manifest.overrides import merge, nested, read_overrides, split_by_owner
 from pipeline.contract.manifest.strict import parse
 from pipeline.contract.manifest.student import StudentManifest
-from pipeline.shard_choice import CapturedShard, captured_shard
+from pipeline.shard_choice import CapturedShard, captured_shard, teacher_name
 
 
 def train(
@@ -77,7 +77,7 @@ def student_job(
         run=run,
         folder=root.run(run).path,
         resume=resume,
-        teacher=chosen.shard.teacher.model,
+        teacher=teacher_name(root, chosen.shard),
     )
 
 

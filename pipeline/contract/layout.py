@@ -1,6 +1,6 @@
 """Where artifacts live under the root: `--root`, else $PIPELINE_HOME, else ./artifacts.
 
-Caches may live behind a URL. Runs and reports are on a local disk always: with a URL as root they are in ./artifacts.
+Caches may live behind a URL. Runs, reports and trained teachers are on a local disk always: with a URL as root they are in ./artifacts.
 """
 
 import os
@@ -10,10 +10,12 @@ from pathlib import Path
 from pipeline.contract.run_record import RunFolder
 from pipeline.contract.store import Store, open_store
 
+TEACHERS, MODEL = "teachers", "model"
+
 
 @dataclass(frozen=True)
 class ArtifactRoot:
-    """Folders of caches, runs and reports."""
+    """Folders of caches, runs, reports and trained teachers."""
 
     path: Path
     location: str
@@ -40,3 +42,19 @@ class ArtifactRoot:
 
     def report(self, name: str) -> Path:
         return self.path / "reports" / name
+
+    def teacher(self, shard: str) -> RunFolder:
+        """Where a teacher is trained on a shard's documents."""
+        return RunFolder(self.path / TEACHERS / shard)
+
+
+def trained_model(teacher: RunFolder) -> Path:
+    """The Hugging Face folder of a trained teacher, there once the training is finished."""
+    return teacher.path / MODEL
+
+
+def trained_on(model: Path) -> tuple[str, str] | None:
+    """Root and shard of the trained teacher that has, or would have, its model here; None where none would."""
+    if model.name != MODEL or model.parent.parent.name != TEACHERS:
+        return None
+    return str(model.parents[2]), model.parent.name

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from runs import job, metrics, settings
 
+from pipeline.contract.data_order import DocumentOrder
 from pipeline.contract.errors import ManifestError, RunError
 from pipeline.contract.logit_cache import LogitCache
 from stage2_student.curriculum import document_order, training_range
-from stage2_student.data_order import DocumentOrder
 from stage2_student.train import train
 from stage2_student.training_plan import training_plan
 

@@ -10,10 +10,10 @@ from runs import job, metrics, phase_state
 from safetensors.torch import load_file
 from watched import Start, State, train_watched
 
+from pipeline.contract.schedule import learning_rate
 from stage2_student.job import StudentJob
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.phase_models import first_model
-from stage2_student.schedule import learning_rate
 
 CURRICULA: dict[str, dict[str, Any]] = {
     "grow": {"curriculum": "grow", "norm": "post"},

@@ -13,7 +13,7 @@ from kill_worker import GROW
 from runs import equal_states, finish, job, metrics, phase_state, settings, start, train_arguments
 
 from pipeline.cli import run_command
-from stage2_student.schedule import learning_rate
+from pipeline.contract.schedule import learning_rate
 from stage2_student.train import train
 
 PROCESSES = pytest.mark.parametrize("processes", [1, 2])

@@ -63,7 +63,7 @@ def test_budgets_are_exact(finished):
 
 def steps_documents(chosen: StudentJob, phase: Any) -> list[int]:
     """Documents of a phase by the words of the design, for passes of one shard's order: nothing of `curriculum` but its numbers."""
-    from stage2_student.data_order import DocumentOrder
+    from pipeline.contract.data_order import DocumentOrder
 
     s, documents = chosen.settings, LogitCache.open(chosen.cache)
     sizes = [shard.documents for shard in documents.record.shards]

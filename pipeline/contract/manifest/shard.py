@@ -8,17 +8,36 @@ from typing import Any, Literal, Self
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from pipeline.contract.manifest.strict import Strict
+from pipeline.contract.manifest.teacher_training import TeacherTraining
 
 MAX_KEPT_ENTRIES = 255  # n entries a row are stored as uint8
+TRAINED = "trained:"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FRACTION = re.compile(r" *\d+ */ *[1-9]\d* *")
 
 
 class Teacher(Strict):
     """The model whose distributions are cached."""
 
-    model: str = Field(description="hub name, folder, or 'package:NAME/FILE.gguf' of an installed package")
+    model: str = Field(
+        description="hub name, folder, 'package:NAME/FILE.gguf' of an installed package, or 'trained:NAME', what train-teacher made of "
+        "the shard NAME"
+    )
     revision: str | None = Field(None, description="hub revision; recorded with the cache")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the body; head product and softmax are float32 always")
+    training: TeacherTraining | None = Field(None, description="how 'pipeline train-teacher' makes one of this shard's documents")
+
+    @field_validator("model")
+    @classmethod
+    def _name_after_trained(cls, model: str) -> str:
+        if model.startswith(TRAINED) and not _NAME.fullmatch(model.removeprefix(TRAINED)):
+            raise ValueError("after 'trained:' comes the name of the shard whose documents the teacher was trained on")
+        return model
+
+    @property
+    def trained_on(self) -> str | None:
+        """The shard that a teacher of one's own was trained on."""
+        return self.model.removeprefix(TRAINED) if self.model.startswith(TRAINED) else None
 
 
 class Validation(Strict):
@@ -110,7 +129,7 @@ class CacheLayout(Strict):
 class ShardManifest(Strict):
     """One shard: everything stage one needs, and the settings of students that fit it (`student`)."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=f"^{_NAME.pattern}$")
     about: str = ""
     teacher: Teacher
     documents: Documents

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.manifest.student import StudentManifest
+from pipeline.contract.schedule import learning_rate, warmup_steps
 from stage2_student.curriculum import phases
-from stage2_student.schedule import learning_rate, warmup_steps
 
 PAPER = StudentManifest()
 PEAK, LOW = PAPER.learning_rate, PAPER.learning_rate_min

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage2_student.data_order import SHARDS_PER_WINDOW, DocumentOrder
+from pipeline.contract.data_order import SHARDS_PER_WINDOW, DocumentOrder
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=25)
 ORDERS = st.sampled_from(["fixed", "reshuffle"])

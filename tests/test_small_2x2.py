@@ -1,0 +1,143 @@
+"""small-2x2 in miniature: its own manifests with smaller numbers, a teacher of its own, interrupted everywhere and gone on with."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from benchmarks.study_record import study_record
+from tiny_teacher import WORDS, write_parquet
+
+from pipeline.commands.run import workflow_of
+from pipeline.contract.atomic_io import publish
+from pipeline.contract.errors import RunError
+from pipeline.contract.manifest.find import load_experiment, load_shard
+from pipeline.contract.manifest.overrides import merge
+
+ROOT = Path(__file__).parents[1]
+SHARD = {
+    "teacher": {
+        "training": {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "steps": 6}
+        | {"global_batch_size": 4, "checkpoint_interval": 2}
+    },
+    "documents": {"source": "parquet", "packages": {}, "limit": 20, "validation": {"documents": 3, "every": 4}, "max_length": 48},
+    "targets": {"k": 8},
+    "cache": {"documents_per_shard": 8},
+    "student": {"checkpoint_interval": 1, "eval_interval": 2, "probe_documents": 1},
+}
+STUDENT = {"steps": 2, "global_batch_size": 4, "train_documents": 8}
+INTERRUPTED_AT = (
+    "teachers/small-docs/tokenizer",
+    "teachers/small-docs/checkpoint.pt",
+    "teachers/small-docs/model",
+    "caches/small-docs/shards/train-00001",
+    "runs/small-2x2/post-grow.*/checkpoints/step-00000003",
+    "runs/small-2x2/post-grow.*/diagnostics/",
+    "reports/small-2x2/",
+)
+"""What is about to be published when Ctrl-C comes, in order."""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Two runs of the experiment, at one rate and seed, as manifests in the working folder."""
+    files = write_parquet(tmp_path / "documents.parquet", [words(i) for i in range(30)])
+    shipped = {
+        name: yaml.safe_load((ROOT / f"manifests/{name}.yaml").read_text()) for name in ("shards/small-docs", "experiments/small-2x2")
+    }
+    shard = merge(shipped["shards/small-docs"], SHARD, {"documents": {"files": [str(files)]}})
+    runs = [run for run in shipped["experiments/small-2x2"]["runs"] if run in ({"norm": "pre", "curriculum": "joint"}, GROWN)]
+    assert len(runs) == 2
+    small = shipped["experiments/small-2x2"] | {"runs": runs, "seeds": [42], "learning_rates": [3e-3], "student": STUDENT}
+    for name, data in (("shards/small-docs", shard), ("experiments/small-2x2", small)):
+        path = tmp_path / f"manifests/{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(data), encoding="utf-8")
+
+
+GROWN = {"norm": "post", "curriculum": "grow"}
+
+
+def words(number: int) -> str:
+    return " ".join(WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(6 + number % 25))
+
+
+class CtrlC:
+    """Comes once at each place, just before what is named there is published."""
+
+    def __init__(self) -> None:
+        self.left = list(INTERRUPTED_AT)
+
+    def publish(self, temporary: Path, path: Path) -> None:
+        if self.left and re.search(self.left[0], str(path)):
+            del self.left[0]
+            raise KeyboardInterrupt
+        publish(temporary, path)
+
+
+def test_interrupted_and_resumed_it_ends_in_the_same_report(pipeline, experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.report.figures.drawings", lambda *given: [])  # drawn in the report's own tests
+    whole = run(pipeline, "uninterrupted")
+    assert [stage["state"] for stage in whole["stages"][:2]] == ["missing", "missing"] and whole["teacher_passes"] == 1
+    control_c = CtrlC()
+    for module in ("pipeline.contract.atomic_io", "pipeline.contract.store", "stage2_student.checkpoint"):
+        monkeypatch.setattr(f"{module}.publish", control_c.publish)
+    for left in range(len(INTERRUPTED_AT), 0, -1):
+        code, _, err = pipeline("run", "small-2x2", "--root", "resumed")
+        assert code == 2 and err.splitlines()[-1].startswith("error: interrupted") and len(control_c.left) == left - 1, err
+    with pytest.raises(RunError, match=r"report small-2x2: missing .*finish with 'pipeline run small-2x2 --root resumed'"):
+        study_record(workflow_of("small-2x2", None, "resumed"))
+    resumed = run(pipeline, "resumed")
+    assert resumed["table_1"] == whole["table_1"]
+    assert [student["val_ce"] for student in resumed["students"]] == [student["val_ce"] for student in whole["students"]]
+    for folder in ("teachers/small-docs/model", "reports/small-2x2"):
+        assert different(tmp_path / "resumed" / folder, tmp_path / "uninterrupted" / folder) == []
+
+    record, again = (study_record(workflow_of("small-2x2", None, root)) for root in ("resumed", "uninterrupted"))
+    assert record["runs"] == again["runs"] and record["teacher"] == again["teacher"] and record["cache"] == again["cache"]
+    assert [run["phases"][-1]["val_ce"] for run in record["runs"]] == [student["val_ce"] for student in whole["students"]]
+    assert record["starts_of_runs"]["starts"] > again["starts_of_runs"]["starts"] == 3  # a teacher and two students
+    a_whole_cache_needs_no_teacher(pipeline, tmp_path)
+
+
+def a_whole_cache_needs_no_teacher(pipeline, tmp_path) -> None:
+    """It is not trained again; where one is that the manifest says no more, nothing is touched."""
+    code, _, err = pipeline("run", "small-2x2", "--root", "uninterrupted", "--set", "teacher.training.steps=9")
+    assert code == 2 and "teacher.training.steps was 6, is 9" in err.splitlines()[-1]
+    shutil.rmtree(tmp_path / "resumed/teachers")
+    again = run(pipeline, "resumed")
+    assert {stage["state"] for stage in again["stages"]} == {"current"} and not (tmp_path / "resumed/teachers").exists()
+    assert again["stages"][0] == {"name": "teacher small-docs", "state": "current", "reason": "not here; its cache is whole"}
+
+
+def run(pipeline, root: str) -> dict:
+    code, out, err = pipeline("run", "small-2x2", "--root", root, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def different(left: Path, right: Path) -> list[str]:
+    """Files that are not in both folders with the same content; what a report says of starts and seconds may differ."""
+    ours, theirs = ({path.name: without_starts(path) for path in folder.rglob("*") if path.is_file()} for folder in (left, right))
+    assert len(ours) > 1
+    return [name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)]
+
+
+def without_starts(path: Path) -> bytes:
+    if path.name == "inputs.txt":  # a hash of the results, seconds and all
+        return b""
+    provenance = rb'<section id="provenance">.*?</section>'
+    return re.sub(provenance, b"", path.read_bytes(), flags=re.DOTALL) if path.suffix == ".html" else path.read_bytes()
+
+
+def test_the_shipped_study_is_what_was_asked_for():
+    shard, experiment = load_shard("small-docs"), load_experiment("small-2x2")
+    assert shard.teacher.trained_on == experiment.shard == "small-docs" and shard.teacher.training
+    assert len(experiment.seeds) >= 3 and len(experiment.learning_rates) >= 2
+    blocks = shard.student["model"]["blocks"]
+    longest = experiment.student["steps"] * experiment.student["global_batch_size"] * blocks
+    assert longest <= shard.documents.limit  # joint-longer never wraps
+    (scaled,) = {run["model"]["initializer_range"] for run in experiment.runs if "model" in run}
+    assert scaled == pytest.approx(0.02 * (4096 / shard.teacher.training.hidden_size) ** 0.5, abs=1e-4)

@@ -85,6 +85,11 @@ class Processes:
             self._comm.barrier()
 
 
+def under_slurm() -> bool:
+    """Whether srun started this process, and the job's script says where all meet."""
+    return {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+
+
 @contextmanager
 def _launched() -> Iterator[None]:
     """The variables of a launcher: SLURM's under their usual names, and of a process started by hand its own, for as long as this takes.
@@ -94,7 +99,7 @@ def _launched() -> Iterator[None]:
     if "RANK" in os.environ:
         yield
         return
-    if {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+    if under_slurm():
         os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
         os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
         yield

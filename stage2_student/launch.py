@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.run_record import Metrics
+from stage2_student.engine import under_slurm
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
 from stage2_student.provenance import record_end
@@ -25,18 +26,14 @@ GRACE_SECONDS = 30.0
 
 def launched_by_another() -> bool:
     """Whether torchrun, deepspeed or srun started this process."""
-    return "RANK" in os.environ or _under_slurm()
-
-
-def _under_slurm() -> bool:
-    return {"SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return "RANK" in os.environ or under_slurm()
 
 
 def rank() -> int:
     """This process's rank in its run, before anything distributed is set up."""
     if "RANK" in os.environ:
         return int(os.environ["RANK"])
-    return int(os.environ["SLURM_PROCID"]) if _under_slurm() else 0
+    return int(os.environ["SLURM_PROCID"]) if under_slurm() else 0
 
 
 def in_process(job: StudentJob) -> dict[str, Any] | None:

@@ -1,14 +1,12 @@
 """How a run was started and how that ended: versions and machine, one entry a start; no host name, no secret."""
 
-import platform
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-from pipeline.contract.environment import commit, versions
+from pipeline.contract.environment import start_record
 from pipeline.contract.errors import Interrupted, PipelineError
 from pipeline.contract.process import process_mark
 from stage2_student.engine import Processes
@@ -52,12 +50,8 @@ def _reason(error: Exception) -> str:
 
 def _start(processes: int, resumed_from: int, kernels: Kernels) -> dict[str, Any]:
     return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **start_record(PACKAGES),
         "resumed_from": resumed_from,
-        "python": platform.python_version(),
-        "packages": versions(PACKAGES),
-        "commit": commit(),
-        "machine": platform.machine(),
         "process": process_mark(),  # by which others on this machine see that it has died
         "processes": processes,
         "loss_kernels": available_kernels(kernels, "cuda" if torch.cuda.is_available() else "cpu"),  # others differ in last bits

@@ -1,14 +1,23 @@
 """What ran: versions of packages and the commit of the code; no host name, no secret."""
 
+import platform
 import subprocess
+import time
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """The version of each installed package, None of one that is not there."""
-    return {name: _version(name) for name in packages}
+def start_record(packages: Iterable[str]) -> dict[str, Any]:
+    """When a start was, and with what; the version of a package that is not there is None."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+        "commit": commit(),
+        "machine": platform.machine(),
+    }
 
 
 def _version(package: str) -> str | None:

@@ -5,7 +5,6 @@ its documents. Killed at any time and run again, it ends in the same bytes (on a
 """
 
 import math
-import platform
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 
 from pipeline.contract.atomic_io import atomic_path, only_writer, sweep_temporaries
 from pipeline.contract.data_order import DocumentOrder
-from pipeline.contract.environment import commit, versions
+from pipeline.contract.environment import start_record
 from pipeline.contract.errors import TeacherError
 from pipeline.contract.process import prepare_cpu_process
 from pipeline.contract.run_record import Metrics
@@ -59,14 +58,7 @@ def train_teacher(job: TeacherJob, on_record: OnRecord = lambda record: None) ->
 
 def _start() -> dict[str, Any]:
     """When, and with what; asked before the documents are read, which may take minutes."""
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": platform.python_version(),
-        "packages": versions(PACKAGES),
-        "commit": commit(),
-        "machine": platform.machine(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-    }
+    return start_record(PACKAGES) | {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
 
 
 def _tokenizer(job: TeacherJob, source: DocumentSource) -> DocumentTokenizer:

@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# nothing here is without byte code: each of the tests' many processes would compile DeepSpeed and transformers anew, 6 s of its own
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test drill check clean
 
 setup: $(STAMP)

@@ -87,6 +87,8 @@ def test_interrupted_and_resumed_it_ends_in_the_same_report(pipeline, experiment
     for left in range(len(INTERRUPTED_AT), 0, -1):
         code, _, err = pipeline("run", "small-2x2", "--root", "resumed")
         assert code == 2 and err.splitlines()[-1].startswith("error: interrupted") and len(control_c.left) == left - 1, err
+        if INTERRUPTED_AT[-left].startswith("runs/"):  # a student is looked into before the next is trained
+            assert list(tmp_path.glob("resumed/runs/small-2x2/pre-joint*/diagnostics/*.json"))
     with pytest.raises(RunError, match=r"report small-2x2: missing .*finish with 'pipeline run small-2x2 --root resumed'"):
         study_record(workflow_of("small-2x2", None, "resumed"))
     resumed = run(pipeline, "resumed")

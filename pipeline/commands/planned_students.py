@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.commands.run import student_jobs
+from pipeline.commands.run_students import student_jobs
 from pipeline.commands.tables import print_table
 from pipeline.workflow import Workflow
 

@@ -1,18 +1,14 @@
 """`pipeline run`: a teacher of one's own where the shard says so, cache, students, their diagnostics, report; only what is not current."""
 
-import socket
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands.cache_teacher import WorkersOption, run_capture
-from pipeline.commands.diagnose import DOCUMENTS, diagnose_run
 from pipeline.commands.executor_options import ExecutorOption, RayAddressOption, WorkerResourcesOption, chosen_executor
-from pipeline.commands.options import JsonOption, RootOption, SetOption, log, note, only_results_on_stdout, out, print_json
-from pipeline.commands.train import run_student, student_job
+from pipeline.commands.options import JsonOption, RootOption, SetOption, log, only_results_on_stdout, out, print_json
+from pipeline.commands.run_students import train_students
 from pipeline.commands.train_teacher import run_training
 from pipeline.contract.atomic_io import write_text
 from pipeline.contract.errors import ManifestError, RunError
@@ -70,7 +66,7 @@ def workflow_of(experiment: str, overrides: list[str] | None, root: str | None) 
 def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = None, executor: Any = None) -> tuple[dict[str, Any], str]:
     """Bring every stage up to date; returns what `--json` prints, and table 1 as text.
 
-    Students are trained one after the other here, all at once on an `executor`.
+    Students are trained one after the other, or several at once where `workers` or an `executor` says so.
     """
     if executor is not None:
         workflow = replace(workflow, root=workflow.root.absolute())
@@ -82,9 +78,7 @@ def run_workflow(workflow: Workflow, devices: int | None, workers: int | None = 
     if teacher and teacher.state != "current":
         _train_teacher(workflow, teacher)
     teacher_passes = _capture(workflow, stages[0], workers, executor)
-    _train_students(workflow, devices, executor)
-    for name, _ in workflow.students():
-        _diagnose(workflow, name)
+    train_students(workflow, devices, workers, executor)
     report = write_report(workflow)
     results = [folder.read("result") for folder in workflow.runs()]
     summary = {
@@ -115,74 +109,6 @@ def _capture(workflow: Workflow, stage: Stage, workers: int | None, executor: An
         return 0
     summary = run_capture(workflow.experiment.shard, workflow.shard_overrides, workflow.root, "all", workers, executor)
     return int(summary["shards_written"] > 0)
-
-
-def _train_students(workflow: Workflow, devices: int | None, executor: Any) -> None:
-    """Train what is not current, a phase that several runs have in common once."""
-    from stage2_student.shared_phases import adopt, donors, turns
-
-    jobs = student_jobs(workflow)
-    shared = dict(zip((job.run for job in jobs), donors(jobs), strict=True))
-    wanted = {job.run for job, stage in zip(jobs, workflow.stages()[1:-1], strict=True) if _has_to_run(workflow, stage, job.run)}
-    for turn in turns(jobs):
-        missing = [job for job in turn if job.run in wanted]
-        for job in missing:
-            adopt(job, shared[job.run])
-        if executor is not None:
-            _train_at_once(missing, devices, executor)
-        else:
-            for job in missing:
-                run_student(job, devices)
-
-
-def student_jobs(workflow: Workflow) -> list[Any]:
-    """Every student of an experiment, bound to its cache."""
-    named = zip(workflow.students(), workflow.layers(), strict=True)
-    shard, overrides = workflow.experiment.shard, workflow.shard_overrides
-    return [student_job(shard, workflow.root, overrides, [layer, {"name": name}]) for (name, _), layer in named]
-
-
-def _has_to_run(workflow: Workflow, stage: Stage, name: str) -> bool:
-    """Whether a student is not there; an earlier one with other settings is out of the way afterwards."""
-    if stage.state == "stale":
-        from stage2_student.job import set_aside
-
-        kept = set_aside(workflow.root.run(name))
-        log.print(f"{stage.name}: {stage.reason}; the earlier run is kept as {kept}")
-    return stage.state != "current"
-
-
-def _train_at_once(jobs: Sequence[Any], devices: int | None, executor: Any) -> None:
-    """Each student in a seat that takes `devices` times the resources of a worker.
-
-    Raises:
-        RunError: a student is done, and its run is not here.
-    """
-    from pipeline.executors.each import run_each
-
-    for job in jobs:
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
-    run_each(executor.taking(devices or 1), {job.run: partial(_train, job, devices) for job in jobs}, note)
-    for job in jobs:
-        if job.record.read("result") is None:
-            raise RunError(f"{job.run}: was trained, and its run is not in {job.folder}; runs need a folder that all machines share")
-
-
-def _train(job: Any, devices: int | None, send: Any) -> None:
-    """In a process of the executor's."""
-    if not job.folder.parent.is_dir():
-        raise RunError(f"{job.folder}: is on no disk of {socket.gethostname()}; runs need a folder that all machines share")
-    run_student(job, devices)
-
-
-def _diagnose(workflow: Workflow, name: str) -> None:
-    """Look into a finished student once: its records stay true, since a student that changes is set aside with them."""
-    from stage2_student.diagnostics.diagnose import missing_records
-
-    missing = missing_records(workflow.root.run(name))
-    if missing:
-        log.print(f"diagnostics {name}: missing ({', '.join(missing)})")
-        diagnose_run(name, missing, DOCUMENTS, workflow.root)
 
 
 def write_report(workflow: Workflow) -> Any:

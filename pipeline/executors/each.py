@@ -6,32 +6,40 @@ from pipeline.contract.errors import PipelineError
 from pipeline.executors.base import ATTEMPTS, Ended, Executor, Work
 
 
-def run_each(executor: Executor, works: Mapping[str, Work], on_death: Callable[[str], None]) -> None:
-    """Start all `works`, which are told apart by name; what they send is not listened to. `on_death` gets a line about each that died.
+def run_each(executor: Executor, works: Mapping[str, Work], on_death: Callable[[str], None], at_once: int | None = None) -> None:
+    """See all `works` done, which are told apart by name; what they send is not listened to. `on_death` gets a line about each that died.
+
+    They are started in their order, `at_once` of them at a time; without it all at once, for an executor that lets them wait for room.
 
     Raises:
         PipelineError: some could not be done; raised when all others have been.
     """
-    names, tried = list(works), dict.fromkeys(works, 1)
+    waiting, tried = list(works), dict.fromkeys(works, 0)
+    doing: dict[int, str] = {}
     problems: dict[str, PipelineError] = {}
+
+    def start(seat: int, name: str) -> None:
+        doing[seat] = name
+        tried[name] += 1
+        executor.start(seat, works[name])
+
     try:
-        for seat, name in enumerate(names):
-            executor.start(seat, works[name])
-        left = len(names)
-        while left:
+        for seat in range(min(at_once or len(works), len(works))):
+            start(seat, waiting.pop(0))
+        while doing:
             seat, message = executor.receive()
             if not isinstance(message, Ended):
                 continue
-            name = names[seat]
+            name = doing.pop(seat)
             if isinstance(message.problem, str) and tried[name] < ATTEMPTS:
                 on_death(f"{name} died ({message.problem}); it is started again")
-                tried[name] += 1
-                executor.start(seat, works[name])
+                start(seat, name)
                 continue
-            left -= 1
             if message.problem is not None:
                 problems[name] = _problem(name, message.problem)
                 on_death(str(problems[name]))
+            if waiting:
+                start(seat, waiting.pop(0))
     finally:
         executor.end()
     if problems:

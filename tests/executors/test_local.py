@@ -86,3 +86,10 @@ def test_three_deaths_or_an_error_stop_one_and_not_the_others(tmp_path):
     with pytest.raises(PipelineError, match=r"(mend this|dying: died 3 times, the last of exit code -9; .*) \(and 1 more, above\)"):
         run_each(LocalExecutor([{}]), pieces, lambda line: None)
     assert len(list((tmp_path / "a").iterdir())) == 3 and (tmp_path / "b/done").exists()
+
+
+def test_only_so_many_are_at_work_at_once_and_each_gets_its_turn(tmp_path):
+    pieces = {f"piece {number}": partial(works.count_neighbours, tmp_path) for number in range(5)}
+    run_each(LocalExecutor([{}]), pieces, lambda line: None, at_once=2)
+    seen = [int(file.read_text()) for file in tmp_path.glob("saw-*")]
+    assert len(seen) == 5 and max(seen) == 2

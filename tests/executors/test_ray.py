@@ -126,12 +126,12 @@ def test_students_are_trained_at_once_with_the_results_of_one_after_the_other(pi
     experiment = {"name": "two", "shard": str(inputs / "tiny.yaml"), "student": small, "runs": [{"norm": "pre"}, {"norm": "post"}]}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
     found = {}
-    for root, more in {"here": [], "there": joined(ray_cluster)}.items():
+    for root, more in {"here": [], "workers": ["--workers", "2"], "there": joined(ray_cluster)}.items():
         code, out, err = pipeline("run", tmp_path / "two.yaml", "--json", "--root", root, *more)
         assert code == 0, err
         found[root] = json.loads(out)["students"]
-    assert found["there"] == found["here"]
-    assert payloads(tmp_path / "there") == payloads(tmp_path / "here")
+    assert found["there"] == found["workers"] == found["here"]
+    assert payloads(tmp_path / "there") == payloads(tmp_path / "workers") == payloads(tmp_path / "here")
 
 
 def test_control_c_on_a_cluster_of_its_own(inputs, tmp_path):

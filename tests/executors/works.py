@@ -38,6 +38,15 @@ def die_until(folder: Path, times: int, send):
     (folder / "done").touch()
 
 
+def count_neighbours(folder: Path, send):
+    """Leaves a file that says how many work in `folder` at once, itself included, after the others had time to come."""
+    here = folder / f"at-work-{os.getpid()}"
+    here.touch()
+    time.sleep(2)
+    (folder / f"saw-{os.getpid()}").write_text(str(len(list(folder.glob("at-work-*")))))
+    here.unlink()
+
+
 def work_for_ever(folder: Path, send):
     """Leaves a file when it is told to end in the midst."""
     try:

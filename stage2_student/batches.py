@@ -1,4 +1,4 @@
-"""Cached documents to padded tensors: right padding, masks from lengths, one row of targets for each label."""
+"""Cached documents to tensors: packed, or padded on the right; masks from lengths, one row of targets for each label."""
 
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,19 +16,21 @@ from stage2_student.loss import IGNORE_INDEX, SparseTargets
 
 
 class MicroBatch(NamedTuple):
-    """B documents padded to T tokens. Labels and targets are of token t+1, so position T-1 never has one.
+    """B documents padded to T tokens, or packed one behind the other: then B is 1. A document's last position has no label.
 
     Attributes:
         input_ids: [B, T] int32 as cached, int64 after `to`.
-        labels: [B * T] int64, IGNORE_INDEX where there is no next token.
+        labels: [B * T] int64, of token t+1; IGNORE_INDEX where there is no next token.
         targets: rows for every position, [B * T, K]; ids as `input_ids`.
         tokens: labels that count.
+        document_lengths: of packed documents, T together; None where they are padded.
     """
 
     input_ids: Tensor
     labels: Tensor
     targets: SparseTargets
     tokens: int
+    document_lengths: tuple[int, ...] | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
         """On a device, ids widened there: half the bytes cross the bus."""
@@ -37,8 +39,8 @@ class MicroBatch(NamedTuple):
         return self._replace(input_ids=self.input_ids.to(device).long(), labels=self.labels.to(device), targets=targets)
 
 
-def collate(documents: PaddedDocuments, vocab_size: int) -> MicroBatch:
-    """The tensors of some documents, entries not copied; no document gives one without a label, for a rank with nothing to do.
+def collate(documents: PaddedDocuments, vocab_size: int, *, packed: bool = False) -> MicroBatch:
+    """The tensors of some documents; no document gives one without a label, for a rank with nothing to do.
 
     Raises:
         CacheError: a token id or an entry outside the student's vocabulary.
@@ -51,9 +53,14 @@ def collate(documents: PaddedDocuments, vocab_size: int) -> MicroBatch:
     has_label = np.arange(time) < documents.lengths[:, None] - 1
     labels[:, :-1][has_label[:, :-1]] = documents.token_ids[:, 1:][has_label[:, :-1]]
     valid = np.arange(width) < documents.counts[..., None]
-    flat = [torch.from_numpy(part).flatten(0, 1) for part in (documents.ids, documents.weights, valid, documents.tail_mass)]
+    parts = [torch.from_numpy(part) for part in (documents.ids, documents.weights, valid, documents.tail_mass, labels, documents.token_ids)]
     tokens = int((documents.lengths - 1).sum())
-    return MicroBatch(torch.from_numpy(documents.token_ids), torch.from_numpy(labels).flatten(), SparseTargets(*flat), tokens)
+    if not packed:
+        *targets, rows = (part.flatten(0, 1) for part in parts[:-1])
+        return MicroBatch(parts[-1], rows, SparseTargets(*targets), tokens)
+    real = torch.from_numpy(np.arange(time) < documents.lengths[:, None])
+    *targets, rows, ids = (part[real] for part in parts)
+    return MicroBatch(ids[None], rows, SparseTargets(*targets), tokens, tuple(documents.lengths.tolist()))
 
 
 def _check_vocabulary(documents: PaddedDocuments, vocab_size: int) -> None:
@@ -72,9 +79,10 @@ class MicroBatches(Dataset[MicroBatch]):
     documents: LogitCache
     vocab_size: int
     temperature: float
+    packed: bool = False
 
     def __getitem__(self, indices: Sequence[int]) -> MicroBatch:
-        return collate(self.documents.padded(indices, self.temperature), self.vocab_size)
+        return collate(self.documents.padded(indices, self.temperature), self.vocab_size, packed=self.packed)
 
 
 def read_ahead(batches: MicroBatches, order: Iterable[Sequence[int]], workers: int) -> Iterator[MicroBatch]:

@@ -16,7 +16,15 @@ from pipeline.contract.store import Store, open_store
 
 # settings that say how a run is carried out; changing them is not another run
 _NOT_IDENTITY = {"name", "keep_checkpoints", "keep_phase_ends", "checkpoint_interval", "eval_interval"}
-_NOT_IDENTITY |= {"micro_batch_tokens", "micro_batch_overhead", "gradient_checkpointing", "loader_workers", "offload", "nonfinite_limit"}
+_NOT_IDENTITY |= {
+    "micro_batch_tokens",
+    "attention",
+    "micro_batch_overhead",
+    "gradient_checkpointing",
+    "loader_workers",
+    "offload",
+    "nonfinite_limit",
+}
 _NOT_IDENTITY |= {"probe_documents", "gradient_norms_interval", "snapshot_interval", "tensorboard", "loss_kernels"}
 
 

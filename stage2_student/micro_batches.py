@@ -1,12 +1,12 @@
 """Deal a step's documents to ranks and micro-batches, from lengths alone: every rank computes the same plan, none asks another.
 
-Plain right-padding of a whole batch wastes most of the compute (lengths vary a hundredfold). Documents are dealt so that
-tokens balance over ranks, sorted by length, and cut where the padding is least. All ranks get the same number of
-micro-batches, or collectives would hang; short ranks run empty ones.
+Documents are dealt so that tokens balance over ranks. Packed ones fill micro-batches up to the budget. Padded ones are sorted by
+length and cut where the padding is least: plain right-padding of a whole batch would waste most of the compute (lengths vary
+a hundredfold). All ranks get the same number of micro-batches, or collectives would hang; short ranks run empty ones.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,14 @@ Plan = list[list[list[int]]]
 """[rank][micro-batch][document], as places in the step; a micro-batch may be empty."""
 
 
-def plan_step(lengths: Sequence[int], ranks: int, token_budget: int, overhead: float = math.inf) -> Plan:
+def plan_packed(lengths: Sequence[int], ranks: int, token_budget: int) -> Plan:
+    """The fewest micro-batches of at most `token_budget` input tokens; a document longer than that gets one of its own."""
+    cuts = [greedy_cut(lengths, members, token_budget, sum) for members in deal(lengths, ranks)]
+    count = max(map(len, cuts))
+    return [cut + [[]] * (count - len(cut)) for cut in cuts]
+
+
+def plan_padded(lengths: Sequence[int], ranks: int, token_budget: int, overhead: float = math.inf) -> Plan:
     """Cut documents of `lengths` (input tokens) into micro-batches of at most `token_budget` padded tokens.
 
     One micro-batch more has to save more than `overhead` padded tokens on the rank that has the most: with none to gain there are
@@ -46,11 +53,18 @@ def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(members, key=lambda place: (lengths[place], place)) for members in dealt]
 
 
-def greedy_cut(lengths: Sequence[int], members: list[int], budget: int) -> list[list[int]]:
-    """The fewest consecutive runs of sorted `members` that keep each within the budget; linear, but not the least padding."""
+def padded_tokens(sizes: Sequence[int]) -> int:
+    """Of one rectangle that holds documents of these lengths, the last of which is the longest."""
+    return len(sizes) * sizes[-1]
+
+
+def greedy_cut(
+    lengths: Sequence[int], members: list[int], budget: int, tokens: Callable[[list[int]], int] = padded_tokens
+) -> list[list[int]]:
+    """The fewest consecutive runs of sorted `members` that keep the `tokens` of each within the budget; not the least padding."""
     runs: list[list[int]] = []
     for place in members:
-        if not runs or (len(runs[-1]) + 1) * lengths[place] > budget:
+        if not runs or tokens([lengths[other] for other in runs[-1]] + [lengths[place]]) > budget:
             runs.append([])
         runs[-1].append(place)
     return runs

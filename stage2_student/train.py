@@ -26,10 +26,11 @@ from stage2_student.evaluate import evaluate
 from stage2_student.guard_rails import GuardRails, passes_ended
 from stage2_student.job import StudentJob
 from stage2_student.loss import DistillationLoss, fused_distillation_loss
-from stage2_student.micro_batches import Plan, padding_efficiency, plan_step
+from stage2_student.micro_batches import Plan, padding_efficiency, plan_packed, plan_padded
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.parameters import part_of
 from stage2_student.model.student import BlockStackForCausalLM
+from stage2_student.model.varlen import VARLEN
 from stage2_student.phase_models import phase_model, save_phase, save_student
 from stage2_student.probe import is_probed, probe
 from stage2_student.provenance import recorded_start
@@ -98,6 +99,7 @@ class _Run:
         sizes = [shard.documents for shard in self.documents.record.shards]
         self.order = document_order(self.settings, sizes, job.documents)
         self.phases = phases(self.settings)
+        self.packed = self.settings.attention == "varlen"
         self.checkpoints = Checkpoints(job.record.checkpoints, self.settings.keep_checkpoints, processes)
         self.stop = StopRequest()
         self.steps_executed = 0
@@ -192,6 +194,8 @@ class _Run:
         if self.settings.gradient_checkpointing:
             # non-reentrant: a frozen prefix has no input that needs a gradient, and is not recomputed
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        if self.packed:
+            model.set_attn_implementation(VARLEN)
         return StudentEngine(model, self.settings, self.processes, lambda name: is_trained(name, phase, self.settings))
 
     def _telemetry(self, engine: StudentEngine, phase: Phase) -> Telemetry:
@@ -224,7 +228,9 @@ class _Run:
 
     def _cut(self, lengths: list[int]) -> Plan:
         s = self.settings
-        return plan_step(lengths, self.processes.world_size, s.micro_batch_tokens, s.micro_batch_overhead)
+        if self.packed:
+            return plan_packed(lengths, self.processes.world_size, s.micro_batch_tokens)
+        return plan_padded(lengths, self.processes.world_size, s.micro_batch_tokens, s.micro_batch_overhead)
 
     def _batches(self, engine: StudentEngine, phase: Phase, first: int) -> Iterator[MicroBatch]:
         """This rank's micro-batches from an update on to the end of the phase."""
@@ -234,7 +240,7 @@ class _Run:
                 indices, _, plan = self._plan(phase, phase_step)
                 yield from ([indices[place] for place in members] for members in plan[self.processes.rank])
 
-        batches = MicroBatches(self.documents, engine.model.config.vocab_size, self.settings.temperature)
+        batches = MicroBatches(self.documents, engine.model.config.vocab_size, self.settings.temperature, self.packed)
         return read_ahead(batches, order(), loader_workers(self.settings.loader_workers, self.processes.device))
 
     def _step(self, engine: StudentEngine, phase: Phase, phase_step: int, batches: Iterator[MicroBatch]) -> bool:
@@ -268,7 +274,7 @@ class _Run:
                 **norms,
                 "growth/active_layers": phase.active_layers,
                 **self.telemetry.of_update(self.clock.stop(), lengths, tokens, clipped=norm > self.settings.gradient_clip),
-                "perf/padding_efficiency": padding_efficiency(lengths, plan),
+                "perf/padding_efficiency": 1.0 if self.packed else padding_efficiency(lengths, plan),
                 "tokens": round(seen),
             },
         )
@@ -302,6 +308,7 @@ class _Run:
         s = self.settings
         return engine.engine(
             batch.input_ids,
+            document_lengths=batch.document_lengths,
             head_loss=lambda hidden, weight: fused_distillation_loss(
                 hidden.flatten(0, 1),
                 weight,

@@ -4,7 +4,7 @@ Pre-norm:  E -> blocks -> final norm -> head.  Post-norm:  E -> entry norm -> bl
 Both have two norms a layer and one boundary norm, so equal parameter counts (paper, "Teacher, student").
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from stage2_student.model.head import DistillationHead
 from stage2_student.model.layers import Block
 from stage2_student.model.norms import RMSNorm
 from stage2_student.model.rotary import RotaryEmbedding
+from stage2_student.model.varlen import VARLEN, positions
 
 
 class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
@@ -68,12 +69,14 @@ class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         *,
+        document_lengths: Sequence[int] | None = None,
         bypass: Collection[int] = (),
         boundaries: list[Tensor] | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Return the state [B, T, D] that the head reads, for input_ids [B, T].
 
+        With `document_lengths` input_ids [1, T] are documents one behind the other, which see nothing of each other.
         `bypass` names blocks to step over. `boundaries` receives the residual stream [B, T, D] where block 0 starts
         (after post-norm's entry norm) and after each active block: active_blocks + 1 tensors, bypassed ones repeated.
         """
@@ -81,7 +84,10 @@ class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
         h = self.embed_tokens(input_ids)  # [B, T, D]
         if self.config.norm == "post":
             h = self.boundary_norm(h)
-        attention = self._attention_inputs(h, attention_mask, position_ids, past_key_values) | kwargs
+        if document_lengths is None:
+            attention = self._attention_inputs(h, attention_mask, position_ids, past_key_values) | kwargs
+        else:
+            attention = self._attention_by_document(h, document_lengths) | kwargs
         if boundaries is not None:
             boundaries.append(h)
         for index, block in enumerate(self.blocks):
@@ -104,6 +110,14 @@ class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
             "past_key_values": past_key_values,
         }
 
+    def _attention_by_document(self, h: Tensor, document_lengths: Sequence[int]) -> dict[str, Any]:
+        assert self.config._attn_implementation == VARLEN, "only varlen attention keeps documents apart"
+        return {
+            "attention_mask": None,
+            "position_embeddings": self.rotary_emb(h, positions(document_lengths, h.device)),
+            "document_lengths": document_lengths,
+        }
+
     def forward(
         self,
         input_ids: Tensor,
@@ -119,7 +133,7 @@ class BlockStackForCausalLM(PreTrainedModel, GenerationMixin):
         """Return logits [B, T, V] in a `CausalLMOutputWithPast`; with `head_loss`, what it makes of ([B, T, D], [V, D]).
 
         `labels` [B, T] are shifted here, as in every transformers model, and -100 is ignored. The KV cache is off unless
-        `use_cache` is true or one is given. `bypass` and `boundaries` are as for `hidden_states`.
+        `use_cache` is true or one is given. `document_lengths`, `bypass` and `boundaries` are as for `hidden_states`.
         """
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)

@@ -36,7 +36,7 @@ class Steps:
 
     def __init__(self, root: ArtifactRoot, teacher: Teacher, layers: int, documents: int) -> None:
         shape = {"blocks": 3, "layers_per_block": layers}
-        layer = {"model": shape, "global_batch_size": documents, "name": "step-parts", "tensorboard": False}
+        layer = {"model": shape, "global_batch_size": documents, "name": "step-parts", "tensorboard": False, "attention": "padded"}
         self.job = student_job("installed-docs", root, {}, [layer])
         self.run = _Run(self.job, Processes(), lambda record: None)
         self.phase = phases(self.job.settings)[0]

@@ -4,7 +4,7 @@
     loss      seconds of the fused loss over those of its three products, of CE alone, of Liger's fused CE where that is installed;
               memory over the inputs' at three numbers of tokens
     step      an update of a 9-layer student of Qwen3-8B's shape, random weights, pre-norm and post-norm, whole and with blocks frozen:
-              seconds, tokens/s, MFU, memory
+              seconds, tokens/s, MFU, memory; documents packed as in training, over the same in a rectangle, which they fill
 
 Medians (least, largest) over rounds, interleaved, the device waited for. A part that fails ends the whole with its error.
 """
@@ -31,6 +31,7 @@ from stage2_student.loss import IGNORE_INDEX, SparseTargets, fused_distillation_
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.initialization import initialize_block
 from stage2_student.model.student import BlockStackForCausalLM
+from stage2_student.model.varlen import VARLEN
 from stage2_student.peaks import peak_flops
 
 CHECKOUT = Path(__file__).parents[2]
@@ -125,14 +126,16 @@ def _update(a: argparse.Namespace, norm: str, curriculum: str) -> None:
     phase = phases(settings)[-1]
     config = _config(a, settings)
     model = _model(config, a.device)
+    model.set_attn_implementation(VARLEN)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     trained = partial(is_trained, phase=phase, settings=settings)
     engine = StudentEngine(model, settings, Processes(), trained)
     batch = _batch(a, config)
-    work = partial(_accumulate_and_step, engine, settings, batch)
-    taken = [seconds(work, a.device) for _ in range(a.rounds + 2)][2:]
-    _report(a, f"{norm}-{curriculum}", taken, document_flops(config, trained), engine.dtype)
+    ways = [partial(_accumulate_and_step, engine, settings, batch, packed) for packed in (True, False)]
+    taken = [[seconds(work, a.device) for work in ways] for _ in range(a.rounds + 2)][2:]
+    _report(a, f"{norm}-{curriculum}", [packed for packed, _ in taken], document_flops(config, trained), engine.dtype)
+    show("packed / rectangle", [packed / rectangle for packed, rectangle in taken])
     engine.close()
 
 
@@ -181,11 +184,12 @@ def _batch(a: argparse.Namespace, config: BlockStackConfig) -> Batch:
     return ids, labels, SparseTargets(kept, weights, torch.ones_like(kept, dtype=torch.bool), 1 - weights.sum(-1))
 
 
-def _accumulate_and_step(engine: StudentEngine, settings: StudentManifest, batch: Batch) -> None:
+def _accumulate_and_step(engine: StudentEngine, settings: StudentManifest, batch: Batch, packed: bool) -> None:
     ids, labels, targets = batch
     tokens = int((labels != IGNORE_INDEX).sum())
     result = engine.engine(
-        ids,
+        ids.reshape(1, -1) if packed else ids,
+        document_lengths=(ids.shape[1],) * len(ids) if packed else None,
         head_loss=lambda hidden, weight: fused_distillation_loss(
             hidden.flatten(0, 1), weight, labels, targets, tokens=tokens, kernels=settings.loss_kernels
         ),

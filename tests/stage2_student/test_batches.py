@@ -78,6 +78,20 @@ def test_collate_against_a_loop_over_rows():
                 assert batch.labels[row * time + t] == IGNORE_INDEX and not batch.targets.valid[row * time + t].any()
 
 
+def test_packed_rows_are_those_of_the_documents_one_behind_the_other():
+    documents, rows = ragged(), 0
+    batch = collate(padded(documents), VOCABULARY, packed=True)
+    assert batch.document_lengths == tuple(len(source.token_ids) for source in documents)
+    assert batch.input_ids.tolist() == [[int(token) for source in documents for token in source.token_ids]]
+    assert batch.tokens == 8 + 1 + 0 + 13 + 4 and len(batch.labels) == batch.input_ids.numel() == len(batch.targets.ids)
+    for source in documents:
+        last = rows + len(source.token_ids) - 1
+        for t in range(len(source.token_ids) - 1):
+            assert_row(batch, rows + t, source, t)
+        assert batch.labels[last] == IGNORE_INDEX and not batch.targets.valid[last].any()
+        rows = last + 1
+
+
 def test_types_and_widths():
     batch = collate(padded(ragged()), VOCABULARY)
     ids, weights, valid, tail = batch.targets
@@ -105,10 +119,11 @@ def loss_of(batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     return value.loss.detach(), hidden.grad
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("documents", [[], [document([7])], [document([7]), document([3])]])
-def test_nothing_to_predict_is_a_batch_of_no_label_and_loss_zero(documents):
+def test_nothing_to_predict_is_a_batch_of_no_label_and_loss_zero(documents, packed):
     """An idle rank must still run a forward and a backward, or collectives hang."""
-    batch = collate(padded(documents), VOCABULARY)
+    batch = collate(padded(documents), VOCABULARY, packed=packed)
     assert batch.tokens == 0 and batch.input_ids.numel() >= 1
     assert (batch.labels == IGNORE_INDEX).all() and len(batch.labels) == batch.input_ids.numel()
     loss, grad = loss_of(batch)

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from gradient_worker import BATCHES, BUDGETS, CASES, EXACT, STEPS, Case, Gradients, all_cases, gradient_job, gradients, open_engine
+from gradient_worker import BATCHES, BUDGETS, CASES, EXACT, STEPS, Case, Gradients, Step, all_cases, gradient_job, gradients, open_engine
 
 from pipeline.contract.logit_cache import LogitCache
 from stage2_student.batches import collate
@@ -22,8 +22,8 @@ ROUNDED = [engine for engine in SUPPORTED if engine.precision == "bfloat16"]
 
 
 @pytest.fixture(scope="module")
-def found(two_processes, module_root) -> dict[int, dict[str, dict[tuple[str, str], Gradients]]]:
-    """By number of processes, case, batch and budget: two under torchrun while this one does it alone."""
+def found(two_processes, module_root) -> dict[int, dict[str, dict[Step, Gradients]]]:
+    """By number of processes, case and step: two under torchrun while this one does it alone."""
     alone = all_cases(module_root)
     return {1: alone, 2: two_processes()["gradients"]}
 
@@ -50,10 +50,10 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize(("batch", "budget"), STEPS)
+@pytest.mark.parametrize("step", STEPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients_equal_those_of_the_plain_batch(found, plain, case, batch, budget, processes):
-    mine, theirs = dict(found[processes][str(case)][batch, budget]), dict(plain[case.curriculum, batch])
+def test_gradients_equal_those_of_the_plain_batch(found, plain, case, step, processes):
+    mine, theirs = dict(found[processes][str(case)][step]), dict(plain[case.curriculum, step.batch])
     norm, sums, expected_sums = mine.pop("norm"), mine.pop("sums"), theirs.pop("sums")
     assert mine.keys() == theirs.keys() and len(mine) == (35 if case.curriculum == "joint" else 11)
     far = {name: difference(mine[name], theirs[name]) for name in mine}
@@ -74,7 +74,7 @@ def test_the_batches_are_what_they_should_be(module_root):
 def test_bfloat16_is_near_and_accumulates_in_float32(module_root, plain, engine):
     """DeepSpeed#2768: 56 micro-batches add up to what one gives; accumulated in bfloat16 the head would be 0.016 off."""
     documents = BATCHES["ragged"] * 8
-    split, whole = gradients(module_root, Case(engine, False, "joint"), [(documents, 1), (documents, 100_000)])
+    split, whole = gradients(module_root, Case(engine, False, "joint"), [(documents, 1, "varlen"), (documents, 100_000, "padded")])
     theirs = plain["joint", "ragged"]
     assert all(difference(whole[name], theirs[name]) < 0.1 for name in theirs if name != "sums")
     assert all(whole[name].dtype == torch.float32 for name in theirs if name != "sums")

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.student import BlockStackForCausalLM
+from stage2_student.model.varlen import VARLEN
 from stage2_student.register import register
 
 NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -80,6 +81,53 @@ def test_one_document_does_not_see_another(norm):
     changed[0] = (changed[0] + 1) % VOCABULARY
     before, after = student(ids).logits, student(changed).logits
     assert torch.equal(before[1], after[1]) and not torch.equal(before[0], after[0])
+
+
+DOCUMENTS = (5, 1, 11, 5)
+
+
+@NORMS
+@FAMILIES
+def test_packed_documents_give_what_each_gives_alone(family, norm):
+    """Logits and gradients in float64; activations kept, and recomputed."""
+    student = tiny_student(family, norm=norm).double().train()
+    student.set_attn_implementation(VARLEN)
+    alone = tokens(1, sum(DOCUMENTS)).split(DOCUMENTS, dim=1)
+    logits = torch.cat([student(ids).logits for ids in alone], dim=1)
+    logits.square().sum().backward()
+    expected = {name: p.grad.clone() for name, p in student.named_parameters() if p.requires_grad}
+    for recomputed in (False, True):
+        student.zero_grad()
+        if recomputed:
+            student.gradient_checkpointing_enable({"use_reentrant": False})
+        packed = student(torch.cat(alone, dim=1), document_lengths=DOCUMENTS).logits
+        torch.testing.assert_close(packed, logits, rtol=1e-12, atol=1e-12)
+        packed.square().sum().backward()
+        for name, parameter in student.named_parameters():
+            if parameter.requires_grad:
+                torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-10, atol=1e-10)
+
+
+@NORMS
+def test_a_packed_document_does_not_see_another(norm):
+    student, ids = tiny_student(norm=norm), tokens(1, sum(DOCUMENTS))
+    student.set_attn_implementation(VARLEN)
+    before = student(ids, document_lengths=DOCUMENTS).logits.split(DOCUMENTS, dim=1)
+    for changed in range(len(DOCUMENTS)):
+        others = [part.clone() for part in ids.split(DOCUMENTS, dim=1)]
+        others[changed] = (others[changed] + 1) % VOCABULARY
+        after = student(torch.cat(others, dim=1), document_lengths=DOCUMENTS).logits.split(DOCUMENTS, dim=1)
+        assert [torch.equal(mine, theirs) for mine, theirs in zip(before, after)] == [place != changed for place in range(len(DOCUMENTS))]
+
+
+def test_attention_that_would_mix_documents_is_refused(tmp_path):
+    """And how documents lay in training is not written into the student."""
+    student = tiny_student()
+    with pytest.raises(AssertionError, match="keeps documents apart"):
+        student(tokens(1, 7), document_lengths=(3, 4))
+    student.set_attn_implementation(VARLEN)
+    student.save_pretrained(tmp_path)
+    assert VARLEN not in (tmp_path / "config.json").read_text()
 
 
 @NORMS

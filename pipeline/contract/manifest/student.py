@@ -44,9 +44,10 @@ class StudentManifest(Strict):
     steps: PositiveInt = Field(50_000, description="optimizer steps a phase")
     global_batch_size: PositiveInt = Field(64, description="documents a step")
     micro_batch_tokens: PositiveInt = Field(
-        16_384, description="padded input tokens a micro-batch holds at most (one document may exceed it)"
+        16_384, description="input tokens a micro-batch holds at most, padding included (one document may exceed it)"
     )
-    micro_batch_overhead: NonNegativeInt = Field(256, description="padded tokens that one micro-batch more has to save")
+    attention: Literal["varlen", "padded"] = Field("varlen", description="varlen: documents lie one behind the other, nothing is padded")
+    micro_batch_overhead: NonNegativeInt = Field(256, description="attention=padded: tokens that one micro-batch more has to save")
     learning_rate: PositiveFloat = 1e-4
     learning_rate_min: NonNegativeFloat = 1e-6
     warmup_ratio: float = Field(0.015, ge=0, lt=1, description="of the phase's steps, at least one step")

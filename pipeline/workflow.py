@@ -60,11 +60,11 @@ class Workflow:
         shard = self.shard
         settings = [student_settings(shard, layer, source=self.experiment.name) for layer in self.layers()]
         named = [(self.run_name(s, label), s) for s, label in zip(settings, self.experiment.labels, strict=True)]
-        for name, _ in named:
+        for name, student in named:
             if sum(other == name for other, _ in named) > 1:
-                raise ManifestError(
-                    f"{self.experiment.name}: two runs are called {name}; give each its own `label:` in the experiment's runs"
-                )
+                label = f"write `label: {name}` instead of `name:`, to which seed and learning rate are added"
+                advice = label if student.name else "give each its own `label:` in the experiment's runs"
+                raise ManifestError(f"{self.experiment.name}: two runs are called {name}; {advice}")
         return named
 
     def run_name(self, settings: StudentManifest, label: str | None) -> str:

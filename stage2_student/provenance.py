@@ -11,7 +11,7 @@ from pipeline.contract.errors import Interrupted, PipelineError
 from pipeline.contract.process import process_mark
 from stage2_student.engine import Processes
 from stage2_student.job import StudentJob
-from stage2_student.loss.row_kernels import Kernels, available_kernels
+from stage2_student.loss.row_kernels import RAN, Kernels, available_kernels
 
 PACKAGES = ("block-stack-distillation", "torch", "transformers", "deepspeed", "pyarrow", "numpy")
 
@@ -27,6 +27,7 @@ def recorded_start(job: StudentJob, processes: Processes, resumed_from: int) -> 
     for start in starts:
         start.setdefault("ended", "killed")  # it could not write it down itself
     job.record.write("provenance", [*starts, _start(processes.world_size, resumed_from, job.settings.loss_kernels)])
+    RAN.clear()
     try:
         yield
     except Exception as error:
@@ -39,7 +40,7 @@ def record_end(job: StudentJob, reason: str, *, stopped: bool = False) -> None:
     """Note how the last start ended, and whether by a signal; where even that cannot be written, the next start calls it killed."""
     with suppress(OSError, PipelineError):
         starts = job.record.read("provenance") or [{}]
-        starts[-1] |= {"ended": reason, "stopped": stopped}
+        starts[-1] |= {"ended": reason, "stopped": stopped} | ({"loss_kernels_ran": sorted(RAN)} if RAN else {})
         job.record.write("provenance", starts)
 
 

@@ -160,6 +160,9 @@ def test_every_seed_and_learning_rate_is_a_run_of_its_own(pipeline, experiment, 
     assert [s["run"] for s in run(pipeline, "plan", experiment)["students"]] == ["tiny-2x2/pre-grow-seed1", "tiny-2x2/single-seed1"]
     code, _, err = pipeline("plan", experiment, "--set", "seed=7")
     assert code == 2 and "tiny-2x2 lists seeds=[1]" in err
+    path.write_text(yaml.safe_dump({**several, "seeds": [1, 2], "runs": [{"norm": "pre", "name": "mine"}]}), encoding="utf-8")
+    code, _, err = pipeline("plan", experiment)
+    assert code == 2 and "two runs are called mine; write `label: mine` instead of `name:`" in err
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ Kernels = Literal["auto", "eager", "compiled", "triton"]
 COMPILED_FROM = 2**26
 """Logits of a call from which compiling is worth its seconds."""
 
+RAN: set[str] = set()
+"""Kernels that calls of this process got, by name, and "eager" where compiling failed; emptied by who keeps a record."""
+
 EAGER_LOGITS = 2**20
 """Logits that an eager pass has temporaries of, at least one row."""
 
@@ -69,9 +72,10 @@ def choose_kernels(kernels: Kernels, logits: int, device: torch.device) -> RowKe
     Raises:
         RunError: kernels asked for by name that this machine cannot run.
     """
-    if kernels == "auto" and logits < COMPILED_FROM:
-        return _eager()
-    return {"eager": _eager, "compiled": _compiled, "triton": _triton}[available_kernels(kernels, device.type)]()
+    small = kernels == "auto" and logits < COMPILED_FROM
+    name = "eager" if small else available_kernels(kernels, device.type)
+    RAN.add(name)
+    return {"eager": _eager, "compiled": _compiled, "triton": _triton}[name]()
 
 
 @cache
@@ -132,6 +136,7 @@ def _or_else(compiled: Callable, eager: Callable) -> Callable:
                 return compiled(*arguments)
             except torch._dynamo.exc.BackendCompilerFailed as error:
                 broken = True
+                RAN.add("eager")
                 reason = " ".join(str(error).split())[:200]
                 warnings.warn(f"the loss runs uncompiled, which is slower: {reason}", RuntimeWarning, stacklevel=2)
         return eager(*arguments)

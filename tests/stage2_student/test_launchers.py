@@ -26,7 +26,7 @@ def test_torchrun_joins_and_one_rank_reports(root):
     assert json.loads(line)["steps_executed"] == 4
     (start_record,) = json.loads((root / "runs/joined/provenance.json").read_text())
     assert start_record["processes"] == 2
-    assert start_record["loss_kernels"] == available_kernels("auto", "cpu")
+    assert start_record["loss_kernels"] == available_kernels("auto", "cpu") and start_record["loss_kernels_ran"] == ["eager"]
     again, _ = finish(start(launcher, module="torch.distributed.run"))
     (line,) = [line for line in again.splitlines() if line.startswith("{")]
     assert json.loads(line)["steps_executed"] == 0

@@ -47,7 +47,7 @@ def fused_distillation_loss(
     """`distillation_loss` of `hidden @ head_weight.T`, at most `chunk` rows at a time.
 
     `hidden` [T, D], `head_weight` [V, D]; the rest as in `distillation_loss`. Log-sum-exps and coefficients are at
-    least float32, float64 for float64 inputs; the head's gradient is accumulated in that precision too. Without a
+    least float32, float64 for float64 inputs; the head's gradient is summed over chunks in that precision too. Without a
     gradient to make, the second pass and the products back are left out.
 
     Raises:
@@ -77,7 +77,7 @@ class _Fused(torch.autograd.Function):
         precise = torch.promote_types(hidden.dtype, torch.float32)
         d_hidden = torch.empty_like(hidden) if training else None
         wanted = training and ctx.needs_input_grad[1]  # a frozen head needs none
-        d_weight = torch.zeros(weight.shape, dtype=precise, device=weight.device) if wanted else None
+        d_weight = _memory_of_sum(weight, precise, summands=-(-len(hidden) // chunk)) if wanted else None
         sums = torch.zeros(4, dtype=torch.float64, device=hidden.device)  # kl, kd, ce, student tail
         for rows, logits in _chunks_of_logits(hidden, weight, chunk):
             chunk_of = _Chunk(logits, labels[rows], targets.rows(rows), w, kernels, precise)
@@ -86,7 +86,7 @@ class _Fused(torch.autograd.Function):
                 gradient = chunk_of.gradient(hidden.dtype)
                 torch.mm(gradient, weight, out=d_hidden[rows])
                 if d_weight is not None:
-                    _add_product(d_weight, gradient.T, hidden[rows])
+                    _add_product(d_weight, gradient.T, hidden[rows], first=rows.start == 0)
         ctx.save_for_backward(d_hidden, d_weight)
         ctx.weight_dtype = weight.dtype
         kl, kd, ce, student_tail = sums / w.divisor
@@ -189,15 +189,26 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     return torch.mm(left, right, out_dtype=out.dtype, out=out)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right in total's precision; a product of bfloat16 is rounded to it on a CPU, once a chunk."""
-    if left.dtype == total.dtype:
+def _memory_of_sum(weight: Tensor, precise: torch.dtype, summands: int) -> Tensor:
+    """For a sum of products in the shape of `weight`, which the first overwrites; what a CPU rounds anyway needs no more for one."""
+    if not summands:
+        return torch.zeros_like(weight)
+    return torch.empty_like(weight, dtype=weight.dtype if summands == 1 and not weight.is_cuda else precise)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """total += left @ right in total's precision, or = for the first; a product of bfloat16 is rounded to it on a CPU, once a chunk."""
+    if left.dtype == total.dtype and not first:
         total.addmm_(left, right)
         return
-    dtype = total.dtype if left.is_cuda else left.dtype
+    whole = left.is_cuda or left.dtype == total.dtype
     for block in _blocks(len(total)):
-        part = torch.empty(total[block].shape, dtype=dtype, device=total.device)
-        total[block] += _product(left[block], right, part).to(total.dtype)
+        if whole and first:
+            _product(left[block], right, total[block])
+            continue
+        part = torch.empty(total[block].shape, dtype=total.dtype if whole else left.dtype, device=total.device)
+        _product(left[block], right, part)
+        total[block] = part if first else total[block].add_(part)
 
 
 def _blocks(rows: int) -> list[slice]:

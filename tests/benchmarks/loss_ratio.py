@@ -4,7 +4,8 @@ CPU seconds of one thread, interleaved in one process, median (least, largest) o
 machine mean nothing. The floor is three `torch.mm` of [T, D] x [D, V] in the inputs' dtype. Beside the fused loss stand
 
     CE alone     the same code with no entry kept
-    autograd     a bucket loss as it is usually written, on full logits in float32, at half the tokens
+    naive        a bucket loss as it is usually written: cross-entropy and log-softmax of full logits in float32, at half the tokens
+    one softmax  the leanest that autograd can do: both terms from one log-softmax
     torch.func   the same, a chunk at a time through torch.func.grad_and_value, as Liger's distillation losses are built
 
 Memory is the peak of a process of its own over what it holds before the call.
@@ -67,18 +68,28 @@ def nothing_kept(case: Inputs) -> Inputs:
     return hidden, head, labels, SparseTargets(one, torch.zeros(one.shape), torch.zeros_like(one, dtype=torch.bool), torch.ones(len(one)))
 
 
+def naive_sum(hidden: Tensor, head: Tensor, labels: Tensor, targets: SparseTargets) -> Tensor:
+    """A line for each term."""
+    logits = (hidden @ head.T).float()
+    kl = bucket_kl(logits.log_softmax(-1).gather(-1, targets.ids), targets)
+    return (ALPHA * kl).sum() + GAMMA * torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+
 def bucket_sum(hidden: Tensor, head: Tensor, labels: Tensor, targets: SparseTargets) -> Tensor:
-    """As it is usually written: float32 log-softmax, and the student's tail as 1 - sum."""
+    """One log-softmax, one gather."""
     log_p = (hidden @ head.T).float().log_softmax(-1).gather(-1, torch.cat([targets.ids, labels[:, None]], -1))
-    kept, label = log_p[:, :-1], log_p[:, -1]
+    return (ALPHA * bucket_kl(log_p[:, :-1], targets) - GAMMA * log_p[:, -1]).sum()
+
+
+def bucket_kl(kept: Tensor, targets: SparseTargets) -> Tensor:
+    """As it is usually written: the student's tail as 1 - sum."""
     tail = torch.log1p(-kept.exp().sum(-1).clamp_max(1 - 1e-6))
     kl = (torch.xlogy(targets.weights, targets.weights) - targets.weights * kept).sum(-1)
-    kl = kl + torch.xlogy(targets.tail_mass, targets.tail_mass) - targets.tail_mass * tail
-    return (ALPHA * kl - GAMMA * label).sum()
+    return kl + torch.xlogy(targets.tail_mass, targets.tail_mass) - targets.tail_mass * tail
 
 
-def through_autograd(case: Inputs) -> None:
-    torch.autograd.grad(bucket_sum(*case) / len(case[0]), case[:2])
+def through_autograd(case: Inputs, total: Callable[..., Tensor]) -> None:
+    torch.autograd.grad(total(*case) / len(case[0]), case[:2])
 
 
 def through_torch_func(case: Inputs, chunk: int) -> None:
@@ -112,7 +123,8 @@ def against_others(case: Inputs, chunk: int) -> tuple[Works, Pairs]:
     half = first(case, len(case[0]) // 2)
     works = {
         "bucket, T/2": partial(fused, half, chunk=chunk),
-        "autograd, T/2": partial(through_autograd, half),
+        "naive, T/2": partial(through_autograd, half, naive_sum),
+        "one softmax, T/2": partial(through_autograd, half, bucket_sum),
         "torch.func, T/2": partial(through_torch_func, half, min(chunk, 1024)),
         "uncompiled, T/2": partial(fused, half, chunk=chunk, kernels="eager"),
     }

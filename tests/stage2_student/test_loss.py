@@ -150,9 +150,10 @@ def test_a_float32_students_tail_of_1e_11_keeps_its_precision(temperature):
 
 
 @MODES
-def test_bfloat16_runs_with_a_float32_loss(tail):
+@pytest.mark.parametrize("chunk", [5, 1024])
+def test_bfloat16_runs_with_a_float32_loss(tail, chunk):
     case, exact = make_case(dtype=torch.bfloat16), make_case()
-    value = fused(case, tail=tail)
+    value = fused(case, tail=tail, chunk=chunk)
     d_hidden, d_weight = gradients(case, value.loss)
     assert value.loss.dtype == torch.float32
     assert d_hidden.dtype == torch.bfloat16 and d_weight.dtype == torch.bfloat16

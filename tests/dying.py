@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.contract import process
-from pipeline.executors.base import Executor, Send, Work
+from pipeline.executors.base import GRACE_SECONDS, Executor, Send, Work
 from stage1_teacher.worker import Begun
 from stage1_teacher.workers import Started
 
@@ -62,8 +62,8 @@ class Dying:
     def receive(self) -> tuple[int, Any]:
         return self.executor.receive()
 
-    def end(self) -> None:
-        self.executor.end()
+    def end(self, grace: float = GRACE_SECONDS) -> None:
+        self.executor.end(grace)
 
 
 def _dying(work: Work, death: DeathAt, seat: int, send: Send) -> None:

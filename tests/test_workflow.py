@@ -1,11 +1,17 @@
 """Reuse: one teacher pass for all students, none the second time, and only the students whose settings changed."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import yaml
 from tiny_teacher import text, write_parquet, write_teacher
 
+CHECKOUT = Path(__file__).parents[1]
 SHARD = {
     "name": "tiny",
     "documents": {"source": "parquet", "limit": 12, "validation": {"documents": 3, "every": 4}, "max_length": 32},
@@ -222,3 +228,34 @@ def test_doctor_and_shards(pipeline):
     assert code == 0 and {"fineweb-10bt", "installed-docs"} <= {shard["name"] for shard in json.loads(out)["shards"]}
     code, out, _ = pipeline("shards", "show", "fineweb-10bt")
     assert code == 0 and "Qwen/Qwen3-8B-Base" in out
+
+
+def test_students_at_once_are_told_to_end_and_save(pipeline, experiment, tmp_path):
+    """SIGTERM to the command: each student ends its step, writes its state, and the same command goes on there."""
+    run(pipeline, "cache-teacher", "--shard", "tiny")
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "run",
+        experiment,
+        "--workers",
+        "2",
+        "--set",
+        "steps=100000",
+        "--set",
+        "eval_interval=100000",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}, stderr=subprocess.PIPE, text=True)
+    begun = [tmp_path / f"artifacts/runs/tiny-2x2/{norm}-joint-seed42" for norm in ("pre", "post")]
+    while not all((folder / "metrics.jsonl").is_file() and '"train"' in (folder / "metrics.jsonl").read_text() for folder in begun):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.terminate()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.splitlines()[-1].startswith("error: interrupted"), err
+    for folder in begun:
+        (start,) = json.loads((folder / "provenance.json").read_text())
+        assert start["stopped"] and "state saved" in start["ended"]
+        assert list(folder.glob("checkpoints/step-*"))
+    assert not (tmp_path / "artifacts/runs/tiny-2x2/pre-grow-seed42").exists()

@@ -14,6 +14,9 @@ from pipeline.contract.layout import ArtifactRoot
 from pipeline.executors.base import Executor
 from pipeline.workflow import Stage, Workflow
 
+SAVING_SECONDS = 900.0
+"""What students that are told to end get for the step or evaluation they are in, and to write their state."""
+
 
 def student_jobs(workflow: Workflow) -> list[Any]:
     """Every student of an experiment, bound to its cache."""
@@ -67,7 +70,8 @@ def _train_at_once(jobs: Sequence[Any], root: ArtifactRoot, devices: int | None,
     for job in jobs:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
     seats = _seats_here(devices or 1, workers or 1) if executor is None else executor.taking(devices or 1)
-    run_each(seats, {job.run: partial(_train, job, devices, root) for job in jobs}, note, at_once=workers)
+    works = {job.run: partial(_train, job, devices, root) for job in jobs}
+    run_each(seats, works, note, at_once=workers, grace=SAVING_SECONDS)
     for job in jobs:
         if job.record.read("result") is None:
             raise RunError(f"{job.run}: was trained, and its run is not in {job.folder}; runs need a folder that all machines share")
@@ -90,6 +94,7 @@ def _some_cores(processes: int) -> Mapping[str, str]:
 
 def _train(job: Any, devices: int | None, root: ArtifactRoot, send: Any) -> None:
     """In a process of the executor's."""
+    send("begun")  # who has been heard is told to end, and saves; others are killed
     if not job.folder.parent.is_dir():
         raise RunError(f"{job.folder}: is on no disk of {socket.gethostname()}; runs need a folder that all machines share")
     run_student(job, devices)

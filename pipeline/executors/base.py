@@ -13,6 +13,9 @@ from pipeline.contract.errors import PipelineError
 ATTEMPTS = 3
 """Processes that may die at one piece of work before it is given up: a fault of the machine moves on, one of the work comes back."""
 
+GRACE_SECONDS = 60.0
+"""How long a process that is told to end gets to leave by itself: a broken engine may never, and its device would stay taken."""
+
 Send = Callable[[Any], None]
 
 Work = Callable[[Send], None]
@@ -40,6 +43,6 @@ class Executor(Protocol):
         """Wait for the next message of any seat: which one, and what it sent. A seat's messages keep their order."""
         ...
 
-    def end(self) -> None:
-        """Tell all that still work to end, and wait until they have; seats are empty afterwards."""
+    def end(self, grace: float = GRACE_SECONDS) -> None:
+        """Tell all that still work to end, and wait until they have, for `grace` seconds at most; seats are empty afterwards."""
         ...

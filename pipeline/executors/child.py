@@ -13,10 +13,7 @@ from typing import Any
 
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.process import end_with_parent
-from pipeline.executors.base import Ended, Send
-
-GRACE_SECONDS = 60.0
-"""How long a process gets to leave by itself: a broken engine may never, and its device would stay taken."""
+from pipeline.executors.base import GRACE_SECONDS, Ended, Send
 
 AGAIN_SECONDS = 0.5
 
@@ -48,13 +45,13 @@ class Child:
         """Ask it to drop what it has in hand."""
         self.process.terminate()
 
-    def join(self) -> None:
+    def join(self, grace: float = GRACE_SECONDS) -> None:
         """Wait until it has left."""
-        self._leave()
+        self._leave(grace)
         self.end.close()
 
-    def _leave(self) -> None:
-        self.process.join(GRACE_SECONDS)
+    def _leave(self, grace: float = GRACE_SECONDS) -> None:
+        self.process.join(grace)
         if self.process.is_alive():
             self.process.kill()
         self.process.join()

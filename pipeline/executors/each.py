@@ -3,13 +3,20 @@
 from collections.abc import Callable, Mapping
 
 from pipeline.contract.errors import PipelineError
-from pipeline.executors.base import ATTEMPTS, Ended, Executor, Work
+from pipeline.executors.base import ATTEMPTS, GRACE_SECONDS, Ended, Executor, Work
 
 
-def run_each(executor: Executor, works: Mapping[str, Work], on_death: Callable[[str], None], at_once: int | None = None) -> None:
+def run_each(
+    executor: Executor,
+    works: Mapping[str, Work],
+    on_death: Callable[[str], None],
+    at_once: int | None = None,
+    grace: float = GRACE_SECONDS,
+) -> None:
     """See all `works` done, which are told apart by name; what they send is not listened to. `on_death` gets a line about each that died.
 
     They are started in their order, `at_once` of them at a time; without it all at once, for an executor that lets them wait for room.
+    When this is interrupted, they get `grace` seconds to put away what they have in hand.
 
     Raises:
         PipelineError: some could not be done; raised when all others have been.
@@ -41,7 +48,7 @@ def run_each(executor: Executor, works: Mapping[str, Work], on_death: Callable[[
             if waiting:
                 start(seat, waiting.pop(0))
     finally:
-        executor.end()
+        executor.end(grace)
     if problems:
         raise _first_of(problems)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from pipeline.executors.base import Ended, Work
+from pipeline.executors.base import GRACE_SECONDS, Ended, Work
 from pipeline.executors.child import Child
 
 
@@ -30,9 +30,9 @@ class LocalExecutor:
             self._children.pop(seat).join()
         return seat, message
 
-    def end(self) -> None:
+    def end(self, grace: float = GRACE_SECONDS) -> None:
         for child in self._children.values():
             child.stop()
         for child in self._children.values():
-            child.join()
+            child.join(grace)
         self._children.clear()

@@ -22,8 +22,8 @@ import ray
 from ray.exceptions import RayError
 
 from pipeline.contract.errors import PipelineError
-from pipeline.executors.base import Ended, Work
-from pipeline.executors.child import GRACE_SECONDS, Child
+from pipeline.executors.base import GRACE_SECONDS, Ended, Work
+from pipeline.executors.child import Child
 from pipeline.executors.devices import shared
 
 ADDRESS = "RAY_ADDRESS"
@@ -158,10 +158,10 @@ class RayExecutor:
             ray.kill(self._seats.pop(number).actor)  # its resources are free now
         return number, message
 
-    def end(self) -> None:
-        stops = [seat.actor.stop.remote() for seat in self._seats.values() if seat.heard]
+    def end(self, grace: float = GRACE_SECONDS) -> None:
+        stops = [seat.actor.stop.remote(grace) for seat in self._seats.values() if seat.heard]
         if stops:
-            ray.wait(stops, num_returns=len(stops), timeout=GRACE_SECONDS)
+            ray.wait(stops, num_returns=len(stops), timeout=grace)
         for seat in self._seats.values():
             ray.kill(seat.actor)
         self._seats.clear()
@@ -196,8 +196,8 @@ class _Host:
             message = self._child.receive()
             yield message
 
-    def stop(self) -> None:
+    def stop(self, grace: float) -> None:
         """Let the process drop what it has in hand."""
         if self._child is not None:
             self._child.stop()
-            self._child.process.join(GRACE_SECONDS)
+            self._child.process.join(grace)

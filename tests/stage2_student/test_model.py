@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from stage2_student.model.config import BlockStackConfig
 from stage2_student.model.student import BlockStackForCausalLM
-from stage2_student.model.varlen import VARLEN
+from stage2_student.model.varlen import VARLEN, positions
 from stage2_student.register import register
 
 NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -118,6 +118,11 @@ def test_a_packed_document_does_not_see_another(norm):
         others[changed] = (others[changed] + 1) % VOCABULARY
         after = student(torch.cat(others, dim=1), document_lengths=DOCUMENTS).logits.split(DOCUMENTS, dim=1)
         assert [torch.equal(mine, theirs) for mine, theirs in zip(before, after)] == [place != changed for place in range(len(DOCUMENTS))]
+
+
+def test_positions_start_anew_in_each_document():
+    """Rotary attention knows differences only, and would hide it until positions are larger than the teacher ever saw."""
+    assert positions((3, 1, 2), torch.device("cpu")).tolist() == [[0, 1, 2, 0, 0, 1]]
 
 
 def test_attention_that_would_mix_documents_is_refused(tmp_path):

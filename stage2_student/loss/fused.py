@@ -201,14 +201,17 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> Non
     if left.dtype == total.dtype and not first:
         total.addmm_(left, right)
         return
-    whole = left.is_cuda or left.dtype == total.dtype
+    rounded = left.dtype != total.dtype and not left.is_cuda
     for block in _blocks(len(total)):
-        if whole and first:
+        if first and not rounded:
             _product(left[block], right, total[block])
             continue
-        part = torch.empty(total[block].shape, dtype=total.dtype if whole else left.dtype, device=total.device)
+        part = torch.empty_like(total[block], dtype=left.dtype if rounded else total.dtype)
         _product(left[block], right, part)
-        total[block] = part if first else total[block].add_(part)
+        if first:
+            total[block] = part
+        else:
+            total[block] += part
 
 
 def _blocks(rows: int) -> list[slice]:

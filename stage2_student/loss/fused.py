@@ -211,7 +211,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> Non
         if first:
             total[block] = part
         else:
-            total[block] += part
+            total[block].add_(part)  # += would then copy the sum onto itself
 
 
 def _blocks(rows: int) -> list[slice]:

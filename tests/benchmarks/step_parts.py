@@ -36,13 +36,13 @@ class Steps:
 
     def __init__(self, root: ArtifactRoot, teacher: Teacher, layers: int, documents: int) -> None:
         shape = {"blocks": 3, "layers_per_block": layers}
-        layer = {"model": shape, "global_batch_size": documents, "name": "step-parts", "tensorboard": False, "attention": "padded"}
+        layer = {"model": shape, "global_batch_size": documents, "name": "step-parts", "tensorboard": False}
         self.job = student_job("installed-docs", root, {}, [layer])
         self.run = _Run(self.job, Processes(), lambda record: None)
         self.phase = phases(self.job.settings)[0]
         self.engine = self.run.open_engine(first_model(self.job, 3), self.phase)
         self.teacher = teacher
-        self.read = MicroBatches(self.run.documents, self.engine.model.config.vocab_size, 1.0)
+        self.read = MicroBatches(self.run.documents, self.engine.model.config.vocab_size, 1.0, self.run.packed)
         self.labels_only: dict[tuple[int, ...], MicroBatch] = {}
         for number in range(len(self.run.documents) // documents):
             for members in self.members(number):
@@ -63,9 +63,10 @@ class Steps:
     def online(self, members: list[int]) -> MicroBatch:
         """The teacher reads the documents now; its best K entries and the rest of the mass are the targets."""
         batch = self.labels(members)
-        hidden = self.teacher.engine.model.model(batch.input_ids.long(), use_cache=False).last_hidden_state.flatten(0, 1)
+        documents = batch.input_ids.long().split(list(batch.document_lengths), dim=1)
+        hidden = [self.teacher.engine.model.model(ids, use_cache=False).last_hidden_state[0] for ids in documents]
         parts = []
-        for rows in hidden.split(512):
+        for rows in torch.cat(hidden).split(512):
             logits = rows.float() @ self.teacher.engine.head.T
             best = logits.topk(K)
             weights = (best.values - logits.logsumexp(-1, keepdim=True)).exp()

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import yaml
@@ -143,3 +144,38 @@ def test_the_shipped_study_is_what_was_asked_for():
     assert longest <= shard.documents.limit  # joint-longer never wraps
     (scaled,) = {run["model"]["initializer_range"] for run in experiment.runs if "model" in run}
     assert scaled == pytest.approx(0.02 * (4096 / shard.teacher.training.hidden_size) ** 0.5, abs=1e-4)
+
+
+def test_the_reading_has_the_records_numbers():
+    """What is written about the study's record follows from the record."""
+    records = ROOT / "manifests/records"
+    reading = " ".join((records / "small-2x2-reading.md").read_text(encoding="utf-8").split())
+    runs = json.loads((records / "small-2x2.json").read_text(encoding="utf-8"))["runs"]
+    ends: dict[tuple[str, float], list[float]] = {}
+    for run in runs:
+        cell = re.fullmatch(r"small-2x2/(.+)-lr[^-]+-seed\d+", run["run"])[1]
+        ends.setdefault((cell, run["learning_rate"]), []).append(run["phases"][-1]["val_ce"])
+    mean = {key: fmean(values) for key, values in ends.items()}
+    best = {cell: min(mean[cell, rate] for rate in (3e-3, 6e-3)) for cell, _ in mean}
+
+    def interaction(of) -> float:
+        return of("post-grow") - of("pre-grow") - of("post-joint") + of("pre-joint")
+
+    at = {rate: interaction(lambda cell, rate=rate: mean[cell, rate]) for rate in (3e-3, 6e-3)}
+    grown = [best[f"{norm}-joint"] - best[f"{norm}-grow"] for norm in ("pre", "post")]
+    longer = [best[f"{norm}-grow"] - best[f"{norm}-joint-longer"] for norm in ("pre", "post")]
+    single = [best[f"{norm}-joint"] - best[f"{norm}-single-block-restart"] for norm in ("pre", "post")]
+    frozen = [best[f"{norm}-freeze"] - best[f"{norm}-grow"] for norm in ("pre", "post")]
+    for text in (
+        f"At 3e-3 the interaction is {at[3e-3]:.3f}",
+        f"at 6e-3 it is {at[6e-3]:+.3f}",
+        f"better of the two rates it is {interaction(best.__getitem__):.3f}",
+        f"pre-joint loses {mean['pre-joint', 6e-3] - mean['pre-joint', 3e-3]:.3f} at 6e-3",
+        f"post-joint loses {mean['post-joint', 3e-3] - mean['post-joint', 6e-3]:.3f} at 3e-3",
+        f"grow ends {grown[0]:.3f} (pre) and {grown[1]:.3f} (post) below",
+        f"below grow by {longer[0]:.3f} and {longer[1]:.3f}",
+        f"ends {single[0]:.3f} and {single[1]:.3f} below",
+        f"costs {frozen[0]:.3f} (pre) and {frozen[1]:.3f} (post)",
+        f"{fmean(run['clipped'] for run in runs):.0%} are clipped",
+    ):
+        assert text in reading, text

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.contract.errors import Interrupted, RunError
 from pipeline.contract.run_record import Metrics
+from pipeline.executors.devices import share_of_cores
 from stage2_student.engine import under_slurm
 from stage2_student.job import StudentJob
 from stage2_student.progress import StepProgress
@@ -90,11 +91,10 @@ def _start(folder: Path, devices: int) -> list[subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(devices)}
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // devices))}
     command = [sys.executable, "-m", "stage2_student.worker", str(folder)]
     places = [{"RANK": str(index), "LOCAL_RANK": str(index)} for index in range(devices)]
     # a session of their own: Ctrl-C reaches this process alone, which passes it on once
-    environment = threads | dict(os.environ) | meeting
+    environment = dict(os.environ) | share_of_cores(devices) | meeting
     return [subprocess.Popen(command, env=environment | place, stdout=sys.stderr, start_new_session=True) for place in places]
 
 

@@ -1,8 +1,7 @@
 """The students of an experiment: each is trained, and looked into at once, so that a study that is stopped shows what it has."""
 
-import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -79,17 +78,11 @@ def _train_at_once(jobs: Sequence[Any], root: ArtifactRoot, devices: int | None,
 
 def _seats_here(devices: int, workers: int) -> Executor:
     """This machine's GPUs, or else its cores, dealt to `workers` students of `devices` processes each."""
-    from pipeline.executors.devices import deal, visible_devices
+    from pipeline.executors.devices import deal, share_of_cores, visible_devices
     from pipeline.executors.local import LocalExecutor
 
     gpus = visible_devices()
-    return LocalExecutor(deal(gpus, devices, workers) if gpus else [_some_cores(devices * workers)])
-
-
-def _some_cores(processes: int) -> Mapping[str, str]:
-    """What keeps `processes` from asking for every core each; a number that the user gave stands."""
-    key = "OMP_NUM_THREADS"
-    return {key: os.environ.get(key) or str(max(1, (os.cpu_count() or 1) // processes))}
+    return LocalExecutor(deal(gpus, devices, workers) if gpus else [share_of_cores(devices * workers)])
 
 
 def _train(job: Any, devices: int | None, root: ArtifactRoot, send: Any) -> None:

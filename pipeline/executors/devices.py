@@ -8,6 +8,7 @@ from pipeline.contract.errors import PipelineError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARE = "PIPELINE_DEVICE_SHARE"
+THREADS = "OMP_NUM_THREADS"
 
 
 def deal(devices: Sequence[str], group: int = 1, workers: int = 1) -> list[dict[str, str]]:
@@ -38,6 +39,11 @@ def shared(part: float) -> dict[str, str]:
 def device_share() -> float:
     """The part of its devices' memory that this process may fill: others fill the rest."""
     return float(os.environ.get(SHARE, "1"))
+
+
+def share_of_cores(processes: int) -> dict[str, str]:
+    """The environment of one of `processes` on this machine that compute on its cores; a number of threads that the user gave stands."""
+    return {THREADS: os.environ.get(THREADS) or str(max(1, (os.cpu_count() or 1) // processes))}
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -1,6 +1,7 @@
 """Seats on this machine: a process each, with the devices that are dealt to it."""
 
 import pickle
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
@@ -33,6 +34,7 @@ class LocalExecutor:
     def end(self, grace: float = GRACE_SECONDS) -> None:
         for child in self._children.values():
             child.stop()
+        deadline = time.monotonic() + grace
         for child in self._children.values():
-            child.join(grace)
+            child.join(max(0.0, deadline - time.monotonic()))
         self._children.clear()

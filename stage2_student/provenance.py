@@ -1,6 +1,6 @@
 """How a run was started and how that ended: versions and machine, one entry a start; no host name, no secret."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,16 +31,19 @@ def recorded_start(job: StudentJob, processes: Processes, resumed_from: int) -> 
     try:
         yield
     except Exception as error:
-        record_end(job, _reason(error), stopped=isinstance(error, Interrupted))
+        record_end(job, _reason(error), stopped=isinstance(error, Interrupted), kernels_ran=RAN)
         raise
-    record_end(job, "finished")
+    record_end(job, "finished", kernels_ran=RAN)
 
 
-def record_end(job: StudentJob, reason: str, *, stopped: bool = False) -> None:
-    """Note how the last start ended, and whether by a signal; where even that cannot be written, the next start calls it killed."""
+def record_end(job: StudentJob, reason: str, *, stopped: bool = False, kernels_ran: Collection[str] = ()) -> None:
+    """Note how the last start ended, and whether by a signal; where even that cannot be written, the next start calls it killed.
+
+    `kernels_ran` is for the process that trained; who started it knows of none.
+    """
     with suppress(OSError, PipelineError):
         starts = job.record.read("provenance") or [{}]
-        starts[-1] |= {"ended": reason, "stopped": stopped} | ({"loss_kernels_ran": sorted(RAN)} if RAN else {})
+        starts[-1] |= {"ended": reason, "stopped": stopped} | ({"loss_kernels_ran": sorted(kernels_ran)} if kernels_ran else {})
         job.record.write("provenance", starts)
 
 

@@ -17,7 +17,7 @@ Plan = list[list[list[int]]]
 
 
 def plan_packed(lengths: Sequence[int], ranks: int, token_budget: int) -> Plan:
-    """The fewest micro-batches of at most `token_budget` input tokens; a document longer than that gets one of its own."""
+    """Documents in the order of their lengths, as many to a micro-batch as `token_budget` input tokens hold, and at least one."""
     cuts = [greedy_cut(lengths, members, token_budget, sum) for members in deal(lengths, ranks)]
     count = max(map(len, cuts))
     return [cut + [[]] * (count - len(cut)) for cut in cuts]

@@ -231,31 +231,29 @@ def test_doctor_and_shards(pipeline):
 
 
 def test_students_at_once_are_told_to_end_and_save(pipeline, experiment, tmp_path):
-    """SIGTERM to the command: each student ends its step, writes its state, and the same command goes on there."""
+    """SIGTERM to the command: each student ends its step and writes its state, and no other is begun."""
     run(pipeline, "cache-teacher", "--shard", "tiny")
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "run",
-        experiment,
-        "--workers",
-        "2",
-        "--set",
-        "steps=100000",
-        "--set",
-        "eval_interval=100000",
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}, stderr=subprocess.PIPE, text=True)
+    arguments = f"-m pipeline run {experiment} --workers 2 --set steps=100000 --set eval_interval=100000".split()
     begun = [tmp_path / f"artifacts/runs/tiny-2x2/{norm}-joint-seed42" for norm in ("pre", "post")]
-    while not all((folder / "metrics.jsonl").is_file() and '"train"' in (folder / "metrics.jsonl").read_text() for folder in begun):
-        assert process.poll() is None
-        time.sleep(0.2)
-    process.terminate()
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and err.splitlines()[-1].startswith("error: interrupted"), err
+    with (tmp_path / "said").open("w+") as said:
+        environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+        process = subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=environment, stderr=said)
+        try:
+            wait_for_updates(begun, process)
+            process.terminate()
+            assert process.wait(timeout=120) == 2
+        finally:
+            process.kill()
+        said.seek(0)
+        assert said.read().splitlines()[-1].startswith("error: interrupted")
     for folder in begun:
         (start,) = json.loads((folder / "provenance.json").read_text())
-        assert start["stopped"] and "state saved" in start["ended"]
-        assert list(folder.glob("checkpoints/step-*"))
+        assert start["stopped"] and "state saved" in start["ended"] and list(folder.glob("checkpoints/step-*"))
     assert not (tmp_path / "artifacts/runs/tiny-2x2/pre-grow-seed42").exists()
+
+
+def wait_for_updates(folders, process, seconds=180):
+    deadline = time.monotonic() + seconds
+    while not all((folder / "metrics.jsonl").is_file() and '"train"' in (folder / "metrics.jsonl").read_text() for folder in folders):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# nothing here is without byte code: each of the tests' many processes would compile DeepSpeed and transformers anew, 6 s of its own
+# byte code is kept whatever the caller's shell says: else each of the tests' many processes compiles DeepSpeed and transformers anew
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test drill check clean

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 import yaml
@@ -166,16 +166,29 @@ def test_the_reading_has_the_records_numbers():
     longer = [best[f"{norm}-grow"] - best[f"{norm}-joint-longer"] for norm in ("pre", "post")]
     single = [best[f"{norm}-joint"] - best[f"{norm}-single-block-restart"] for norm in ("pre", "post")]
     frozen = [best[f"{norm}-freeze"] - best[f"{norm}-grow"] for norm in ("pre", "post")]
+    cells = [f"{norm}-{curriculum}" for norm in ("pre", "post") for curriculum in ("joint", "grow")]
+    lost = {cell: (mean[cell, 6e-3] - mean[cell, 3e-3]) * (1 if cell.startswith("pre") else -1) for cell in cells}
+    scaled = [best[f"{cell}-init-scaled"] - best[cell] for cell in cells]
+
+    def interval(rate: float) -> tuple[float, float]:
+        by_seed = [interaction(lambda cell, seed=seed: ends[cell, rate][seed]) for seed in range(3)]
+        half = 4.302653 * stdev(by_seed) / 3**0.5  # Student's t, two degrees of freedom
+        return fmean(by_seed) - half, fmean(by_seed) + half
+
+    tables = (records / "small-2x2.md").read_text(encoding="utf-8")
+    last = {cell: float(re.search(rf"^\| {cell} +\| CE rise +(?:\|[^|]*){{6}}\| +([-\d.]+)", tables, re.M)[1]) for cell in cells}
     for text in (
-        f"At 3e-3 the interaction is {at[3e-3]:.3f}",
-        f"at 6e-3 it is {at[6e-3]:+.3f}",
+        f"At 3e-3 the interaction is {at[3e-3]:.3f} ({interval(3e-3)[0]:.3f} to {interval(3e-3)[1]:.3f})",
+        f"at 6e-3 it is {at[6e-3]:+.3f} ({interval(6e-3)[0]:+.3f} to {interval(6e-3)[1]:+.3f})",
         f"better of the two rates it is {interaction(best.__getitem__):.3f}",
-        f"pre-joint loses {mean['pre-joint', 6e-3] - mean['pre-joint', 3e-3]:.3f} at 6e-3",
-        f"post-joint loses {mean['post-joint', 3e-3] - mean['post-joint', 6e-3]:.3f} at 3e-3",
+        f"pre-joint loses {lost['pre-joint']:.3f} at 6e-3 and pre-grow {lost['pre-grow']:.3f}",
+        f"post-joint loses {lost['post-joint']:.3f} at 3e-3 and post-grow {lost['post-grow']:.3f}",
         f"grow ends {grown[0]:.3f} (pre) and {grown[1]:.3f} (post) below",
         f"below grow by {longer[0]:.3f} and {longer[1]:.3f}",
         f"ends {single[0]:.3f} and {single[1]:.3f} below",
         f"costs {frozen[0]:.3f} (pre) and {frozen[1]:.3f} (post)",
+        f"CE rises by {last['pre-grow']:.3f} (pre) and {last['post-grow']:.3f} (post); jointly trained, by {last['pre-joint']:.2f}",
+        f"worse by {min(scaled):.2f} to {max(scaled):.2f}",
         f"{fmean(run['clipped'] for run in runs):.0%} are clipped",
     ):
         assert text in reading, text
